@@ -2,27 +2,37 @@
 //! The second tier: chunks of memory that are mapped once and handed out by the page, when the
 //! classes are full.
 //!
-//! A chunk has one permission and [`CHUNK_PAGES`] pages; a bit of one word says of each whether it
-//! is taken. Of a chunk that devices only write, a bit of another says of a page that all of it was
-//! zeroed when its last user left: a run of such needs no zeroing when it is taken. Chunks are
-//! added as they are needed, up to a bound, and go, with the tables that they fill, when no run of
-//! their permission was taken in an idle interval and none is.
+//! A chunk has one permission, a number among those of that permission, and [`CHUNK_PAGES`] pages;
+//! a bit of one word says of each whether it is taken. Of a chunk that devices only write, a bit of
+//! another says of a page that all of it was zeroed when its last user left: a run of such needs no
+//! zeroing when it is taken. Chunks are added as they are needed, up to a bound, and go, with the
+//! tables that they fill, when no run of their permission was taken in an idle interval and none
+//! is.
 //!
 //! Locking: each permission's list has a lock, held to take and to give a run, and to add or remove
-//! a chunk, which is made and ended outside. Under it at most `chunks_max` words are looked at.
+//! a chunk, which is made and ended outside, while its place in the list is kept for it. Under it
+//! at most `chunks_max` words are looked at. Which frames a chunk has is for the holders of its
+//! runs to read; they get those through the lock.
 
 use super::{
-    class::open_tables, config::CHUNK_PAGES, pieces::Frames, single_use::zeroed_frames,
-    stats::Lack, window::Extent,
+    class::open_tables,
+    config::CHUNK_PAGES,
+    frame_table::{FrameTable, SlotFrames},
+    stats::Lack,
+    window::Extent,
 };
 use crate::{
-    domain::{Domain, MapError, Region},
+    domain::{Domain, MapError, Region, free, zeroed_frames},
     iova::Limits,
-    platform::*,
+    platform::{
+        room::{Larger, with_room},
+        *,
+    },
     translator::Translator,
     units::*,
 };
-use alloc::{sync::Arc, vec::Vec};
+use alloc::vec::Vec;
+use core::mem::{replace, take};
 
 /// All pages of a chunk taken.
 const ALL: u64 = u64::MAX;
@@ -31,21 +41,28 @@ const _: () = assert!(CHUNK_PAGES.0 == ALL.count_ones() as u64);
 /// The chunks of one pool.
 pub(crate) struct Chunks<P: Platform> {
     lists: [P::Lock<List>; 3],
-    max: usize,
+    /// Those of each permission behind each other.
+    frames: FrameTable<P>,
+    max: u32,
 }
 
 struct List {
-    chunks: Vec<Chunk>,
-    /// Those that exist, or are being made.
-    count: usize,
+    /// By the numbers of the chunks.
+    places: Vec<Place>,
     /// Whether a run was taken since the last tick that asked.
     used: bool,
     lost: u64,
 }
 
+enum Place {
+    Vacant,
+    /// A chunk is being made, or ended.
+    Changing,
+    Chunk(Chunk),
+}
+
 struct Chunk {
     region: Region,
-    frames: Arc<[PhysPage]>,
     taken: u64,
     /// Pages that were zero when they were given.
     zeroed: u64,
@@ -57,7 +74,8 @@ struct Chunk {
 pub(crate) struct Run {
     /// Where the chunk begins.
     base: IovaPage,
-    frames: Arc<[PhysPage]>,
+    /// The number of the chunk.
+    number: u32,
     first: u32,
     pages: u32,
     pub perm: Perm,
@@ -72,13 +90,6 @@ impl Run {
     }
     pub fn bytes(&self) -> u64 {
         u64::from(self.pages) << GRANULE_LG2
-    }
-}
-
-impl Frames for &Run {
-    #[inline]
-    fn frame(&self, nth: usize) -> PhysPage {
-        self.frames[self.first as usize + nth]
     }
 }
 
@@ -101,7 +112,7 @@ fn find_run(taken: u64, pages: u32) -> Option<u32> {
 }
 
 impl Chunk {
-    fn take(&mut self, pages: u32, perm: Perm) -> Option<Run> {
+    fn take(&mut self, number: u32, pages: u32, perm: Perm) -> Option<Run> {
         let first = find_run(self.taken, pages)?;
         let ours = mask(first, pages);
         self.taken |= ours;
@@ -113,7 +124,7 @@ impl Chunk {
         self.zeroed &= !ours;
         Some(Run {
             base: self.region.range().first,
-            frames: self.frames.clone(),
+            number,
             first,
             pages,
             perm,
@@ -131,6 +142,8 @@ impl Chunk {
     }
 }
 
+const PERMS: [Perm; 3] = [Perm::Read, Perm::Write, Perm::ReadWrite];
+
 fn list_of(perm: Perm) -> usize {
     match perm {
         Perm::Read => 0,
@@ -139,20 +152,68 @@ fn list_of(perm: Perm) -> usize {
     }
 }
 
+impl List {
+    fn chunks(&mut self) -> impl Iterator<Item = (u32, &mut Chunk)> {
+        let places = (0..).zip(&mut self.places);
+        places.filter_map(|(number, place)| match place {
+            Place::Chunk(chunk) => Some((number, chunk)),
+            _ => None,
+        })
+    }
+    /// A place for one more chunk, among `max`.
+    fn begin(&mut self, max: u32) -> Result<Found, Larger<Place>> {
+        let vacant = |place: &Place| matches!(place, Place::Vacant);
+        let number = match self.places.iter().position(vacant) {
+            Some(number) => number,
+            None if self.places.len() == max as usize => return Ok(Found::Full),
+            None => {
+                let number = self.places.len();
+                if let Some(larger) = Larger::of(&self.places, number + 1) {
+                    return Err(larger);
+                }
+                self.places.push(Place::Vacant);
+                number
+            }
+        };
+        self.places[number] = Place::Changing;
+        Ok(Found::Place(number as u32))
+    }
+}
+
+/// What there is for a request.
+enum Found {
+    Run(Run),
+    /// No pages, but a place for a chunk of this number.
+    Place(u32),
+    Full,
+}
+
 impl<P: Platform> Chunks<P> {
     pub fn new(max: u32) -> Self {
         let list = || {
             P::Lock::new(List {
-                chunks: Vec::new(),
-                count: 0,
+                places: Vec::new(),
                 used: false,
                 lost: 0,
             })
         };
         Chunks {
             lists: [list(), list(), list()],
-            max: max as usize,
+            frames: FrameTable::new(CHUNK_PAGES.0.ilog2(), 3 * max),
+            max,
         }
+    }
+
+    /// The frames of a run.
+    #[inline]
+    pub fn frames<'p>(&self, p: &'p P, run: &Run) -> SlotFrames<'p, P::A64> {
+        let (first, end) = (run.first as usize, (run.first + run.pages) as usize);
+        SlotFrames(&self.frames.of(p, self.slot(run.perm, run.number))[first..end])
+    }
+
+    /// The place of a chunk's frames.
+    fn slot(&self, perm: Perm, number: u32) -> u32 {
+        list_of(perm) as u32 * self.max + number
     }
 
     /// Whether chunks could ever have so many bytes.
@@ -175,80 +236,89 @@ impl<P: Platform> Chunks<P> {
         self.may_have(bytes)?;
         let pages = bytes.div_ceil(GRANULE) as u32;
         let list = &self.lists[list_of(perm)];
-        let may_grow = list.with(|list| {
-            list.used = true;
-            let mut chunks = list.chunks.iter_mut();
-            if let Some(run) = chunks.find_map(|chunk| chunk.take(pages, perm)) {
-                return Err(run);
+        let found = with_room(
+            list,
+            |list| &mut list.places,
+            |list| {
+                list.used = true;
+                let run = list
+                    .chunks()
+                    .find_map(|(n, chunk)| chunk.take(n, pages, perm));
+                run.map_or_else(|| list.begin(self.max), |run| Ok(Found::Run(run)))
+            },
+        );
+        let number = match found? {
+            Found::Run(run) => return Ok(run),
+            Found::Full => return Err(Lack::Full),
+            Found::Place(number) => number,
+        };
+        let made = self.make(domain, limits, perm, number);
+        let (place, run) = match made {
+            Ok(mut chunk) => {
+                let run = chunk.take(number, pages, perm).ok_or(Lack::TooLarge); // they fit
+                (Place::Chunk(chunk), run)
             }
-            let may = list.count < self.max;
-            list.count += usize::from(may);
-            Ok(may)
+            Err(why) => (Place::Vacant, Err(why)),
+        };
+        list.with(|list| {
+            list.places[number as usize] = place;
+            list.lost += u64::from(matches!(run, Err(Lack::Invalidate(_))));
         });
-        match may_grow {
-            Err(found) => Ok(found),
-            Ok(false) => Err(Lack::Full),
-            Ok(true) => {
-                let made = self.grow(domain, limits, perm);
-                let mut chunk = made.inspect_err(|why| {
-                    let lost = matches!(why, Lack::Invalidate(_));
-                    list.with(|list| {
-                        list.count -= 1;
-                        list.lost += u64::from(lost);
-                    });
-                })?;
-                let run = chunk.take(pages, perm).ok_or(Lack::TooLarge)?; // it is empty, and they fit
-                self.add(list, chunk);
-                Ok(run)
-            }
-        }
+        run
     }
 
     /// The pages are free again; what is zero of them, if devices only write there.
     pub fn give(&self, run: Run, extent: Extent) {
-        self.lists[list_of(run.perm)].with(|list| {
-            let mut chunks = list.chunks.iter_mut();
-            let chunk = chunks.find(|chunk| chunk.region.range().first == run.base);
-            debug_assert!(chunk.is_some(), "a chunk with taken pages stays");
-            if let Some(chunk) = chunk {
-                chunk.give(&run, extent);
-            }
+        let list = &self.lists[list_of(run.perm)];
+        list.with(|list| match list.places.get_mut(run.number as usize) {
+            Some(Place::Chunk(chunk)) => chunk.give(&run, extent),
+            _ => debug_assert!(false, "a chunk with taken pages stays"),
         });
     }
 
-    fn add(&self, list: &P::Lock<List>, chunk: Chunk) {
-        let mut room = Vec::with_capacity(self.max);
-        list.with(|list| {
-            if list.chunks.capacity() == 0 {
-                core::mem::swap(&mut list.chunks, &mut room);
-            }
-            list.chunks.push(chunk);
-        });
-    }
-
-    fn grow<T: Translator<P>>(
+    fn make<T: Translator<P>>(
         &self,
         domain: &Domain<P, T>,
         limits: Limits,
         perm: Perm,
+        number: u32,
     ) -> Result<Chunk, Lack> {
         let p = &**domain.platform();
-        let fresh = zeroed_frames(p, CHUNK_PAGES).ok_or(Lack::NoFrame)?;
+        let slot = self.slot(perm, number);
+        if !self.frames.make_room(p, slot) {
+            return Err(Lack::NoFrame);
+        }
+        let made = self.map(domain, limits, perm, slot);
+        if made.is_err() {
+            self.frames.forget(p, slot);
+        }
+        Ok(made?)
+    }
+
+    /// Maps a chunk's frames, for which there is room in `slot`.
+    fn map<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        limits: Limits,
+        perm: Perm,
+        slot: u32,
+    ) -> Result<Chunk, MapError> {
+        let p = &**domain.platform();
+        let fresh = zeroed_frames(p, CHUNK_PAGES)?;
         let region = match open_tables(domain, CHUNK_PAGES, 0, limits) {
             Ok(region) => region,
             Err(why) => {
-                fresh.into_iter().for_each(|frame| p.frame_free(frame));
-                return Err(why.into());
+                free(p, fresh);
+                return Err(why);
             }
         };
         let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
         let part = IovaRange::new(region.range().first, CHUNK_PAGES);
         match domain.install_part(&region, part, runs, perm) {
             Ok(()) => {
-                let frames = fresh.into_iter().map(|frame| frame.publish().page());
+                self.frames.put(p, slot, fresh);
                 Ok(Chunk {
                     region,
-                    frames: frames.collect(),
                     taken: 0,
                     zeroed: ALL,
                 })
@@ -256,12 +326,12 @@ impl<P: Platform> Chunks<P> {
             Err(error @ MapError::Invalidate(_)) => {
                 // caches may hold any of it: the region stays allocated
                 domain.lose_frames(fresh.len() as u64);
-                Err(error.into())
+                Err(error)
             }
             Err(error) => {
-                fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                free(p, fresh);
                 let _ = domain.close_region(region); // quarantined if that fails
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -269,20 +339,22 @@ impl<P: Platform> Chunks<P> {
     /// Ends chunks without taken pages, of permissions that no request has asked for
     /// since the last call.
     pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>) {
-        for list in &self.lists {
+        for perm in PERMS {
+            let list = &self.lists[list_of(perm)];
             loop {
                 let idle = list.with(|list| {
                     if list.used {
                         return None;
                     }
-                    let at = list.chunks.iter().position(|chunk| chunk.taken == 0)?;
-                    Some(list.chunks.swap_remove(at))
+                    let (number, _) = list.chunks().find(|(_, chunk)| chunk.taken == 0)?;
+                    let place = &mut list.places[number as usize];
+                    Some((number, replace(place, Place::Changing)))
                 });
-                let Some(chunk) = idle else { break };
-                let lost = end(domain, chunk);
+                let Some((number, place)) = idle else { break };
+                let lost = self.end(domain, perm, number, place);
                 list.with(|list| {
-                    list.count -= 1;
-                    list.lost += u64::from(lost);
+                    list.places[number as usize] = Place::Vacant;
+                    list.lost += lost;
                 });
             }
             list.with(|list| list.used = false);
@@ -291,12 +363,32 @@ impl<P: Platform> Chunks<P> {
 
     /// Ends all; mappings that live in them end too.
     pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
-        for list in self.lists {
-            let chunks = list.with(|list| core::mem::take(&mut list.chunks));
-            for chunk in chunks {
-                end(domain, chunk);
+        for perm in PERMS {
+            let places = self.lists[list_of(perm)].with(|list| take(&mut list.places));
+            for (number, place) in (0..).zip(places) {
+                self.end(domain, perm, number, place);
             }
         }
+    }
+
+    /// Unmaps what is in a place, flushes it, and gives everything back; returns how many chunks
+    /// were lost instead.
+    fn end<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        perm: Perm,
+        number: u32,
+        place: Place,
+    ) -> u64 {
+        let Place::Chunk(chunk) = place else { return 0 };
+        let (p, slot) = (&**domain.platform(), self.slot(perm, number));
+        let range = IovaRange::new(chunk.region.range().first, CHUNK_PAGES);
+        let part = core::iter::once(range);
+        let frames = self.frames.taken(p, slot);
+        let revoked = domain.revoke_last(&chunk.region, part, (), frames);
+        self.frames.forget(p, slot);
+        let ended = revoked.and_then(|_| domain.close_region(chunk.region));
+        u64::from(ended.is_err())
     }
 
     /// Where the pages are, and how many chunks were lost. Exact only while nothing
@@ -305,9 +397,9 @@ impl<P: Platform> Chunks<P> {
         let mut usage = ChunkUsage::default();
         for list in &self.lists {
             list.with(|list| {
-                usage.chunks += list.chunks.len() as u64;
                 usage.lost += list.lost;
-                for chunk in &list.chunks {
+                for (_, chunk) in list.chunks() {
+                    usage.chunks += 1;
                     usage.taken.0 += u64::from(chunk.taken.count_ones());
                 }
             });
@@ -318,25 +410,9 @@ impl<P: Platform> Chunks<P> {
 
     /// Bytes of bookkeeping, without the pages themselves.
     pub fn metadata(&self) -> u64 {
-        let frames = CHUNK_PAGES.0 * size_of::<PhysPage>() as u64 + size_of::<Chunk>() as u64;
-        let of = |list: &P::Lock<List>| {
-            list.with(|list| {
-                list.chunks.len() as u64 * frames
-                    + (list.chunks.capacity() * size_of::<usize>()) as u64
-            })
-        };
-        self.lists.iter().map(of).sum()
-    }
-}
-
-/// Unmaps a chunk, flushes it, and gives everything back; returns whether it was lost instead.
-fn end<P: Platform, T: Translator<P>>(domain: &Domain<P, T>, chunk: Chunk) -> bool {
-    let range = IovaRange::new(chunk.region.range().first, CHUNK_PAGES);
-    let frames = chunk.frames.iter().map(|at| TableFrame::from_entry(*at));
-    let part = core::iter::once(range);
-    match domain.revoke_last(&chunk.region, part, (), frames) {
-        Ok(_) => domain.close_region(chunk.region).is_err(),
-        Err(_) => true,
+        let of = |list: &P::Lock<List>| list.with(|list| list.places.capacity());
+        let places: usize = self.lists.iter().map(of).sum();
+        self.frames.bytes() + (places * size_of::<Place>()) as u64
     }
 }
 

@@ -27,22 +27,27 @@
 //! is a hint in a relaxed word. A slot's frames belong to the holder of its number; numbers change
 //! hands through locks, so relaxed accesses do.
 
+mod account;
+
+pub use account::SlotUsage;
+
 use super::{
     config::{ClassConfig, SLOT_PAGES_LG2_MAX, SLOTS_MAX},
-    frame_table::FrameTable,
-    pieces::{Frames, zero_bytes},
-    single_use::zeroed_frames,
+    frame_table::{FrameTable, SlotFrames},
+    pieces::zero_bytes,
     window::Extent,
 };
 use crate::{
-    domain::{Domain, MapError, Region},
+    domain::{Domain, MapError, Region, free, zeroed_frames},
+    invalidation::InvalidateError,
     iova::Limits,
     magazine::{MagazineSizes, Magazines, Rack, Shelf},
     platform::*,
     translator::Translator,
     units::*,
 };
-use alloc::{format, string::String, vec, vec::Vec};
+use alloc::vec::Vec;
+use core::mem::take;
 
 /// Pages of a leaf table, as log2, where tables have 512 entries; elsewhere some of them stay, or
 /// more go at once.
@@ -64,6 +69,9 @@ pub(crate) type WordRack<P> = Rack<P, u64>;
 pub(crate) type WordShelf<P> = Shelf<P, u64>;
 pub(crate) type Words<P> = Magazines<P, u64, WordShelf<P>>;
 
+/// Slots that lose their memory in one tick.
+const TRIM_MAX: usize = 128;
+
 /// Kinds in it that a class has.
 pub(crate) const KINDS: usize = 3;
 
@@ -74,10 +82,38 @@ pub(crate) struct Class<P: Platform> {
     region: Region,
     frames: FrameTable<P>,
     kept: [Words<P>; KINDS],
-    empty: P::Lock<Vec<u32>>,
-    lost: P::Lock<Vec<u32>>,
+    unmapped: P::Lock<Unmapped>,
     /// For how many more operations the look at other CPUs' magazines is skipped.
     bare: P::A64,
+}
+
+/// What is known of the other slots while some are revoked.
+enum Rest {
+    /// They are not mapped, and are not to be meanwhile.
+    Unmapped,
+    Unknown,
+}
+
+/// The numbers of slots that are not mapped.
+struct Unmapped {
+    /// Those that are lost first, then those that are empty. It has room for all.
+    slots: Vec<u32>,
+    lost: usize,
+}
+
+impl Unmapped {
+    fn empty(&self) -> &[u32] {
+        &self.slots[self.lost..]
+    }
+    fn pop_empty(&mut self) -> Option<u32> {
+        (self.slots.len() > self.lost).then(|| self.slots.pop())?
+    }
+    fn push_lost(&mut self, index: u32) {
+        self.slots.push(index);
+        let last = self.slots.len() - 1;
+        self.slots.swap(self.lost, last);
+        self.lost += 1;
+    }
 }
 
 /// For so many operations after a look at all CPUs' magazines in vain: a slot that another CPU gets
@@ -122,31 +158,6 @@ impl Kept {
     }
 }
 
-/// The frames of one slot.
-pub(crate) struct SlotFrames<'c, A>(&'c [A]);
-
-impl<A: Atomic64> Frames for SlotFrames<'_, A> {
-    #[inline]
-    fn frame(&self, nth: usize) -> PhysPage {
-        PhysPage(self.0[nth].load(Ordering::Relaxed))
-    }
-}
-
-/// Where the slots of a class are: empty + kept + taken + lost = all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SlotUsage {
-    /// Slots of the class, whatever their state.
-    pub slots: u64,
-    /// Slots that have no memory.
-    pub empty: u64,
-    /// With memory, mapped, unused.
-    pub kept: u64,
-    /// Slots that a mapping uses.
-    pub taken: u64,
-    /// Given up after a failed invalidation.
-    pub lost: u64,
-}
-
 /// Why a class has no slot to give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoSlot {
@@ -156,6 +167,15 @@ pub(crate) enum NoSlot {
     NoFrame,
     /// It could not be mapped.
     Map(MapError),
+}
+
+impl From<MapError> for NoSlot {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::NoFrame { .. } => NoSlot::NoFrame,
+            error => NoSlot::Map(error),
+        }
+    }
 }
 
 /// A region of whole page tables, whose slots lie at multiples of their size; one that is neither
@@ -207,8 +227,10 @@ impl<P: CopyMemory> Class<P> {
             region,
             frames: FrameTable::new(config.pages_lg2, config.slots),
             kept: shelves.map(|shelf| Magazines::in_places(shelf, sizes)),
-            empty: P::Lock::new((0..config.slots).rev().collect()),
-            lost: P::Lock::new(Vec::new()),
+            unmapped: P::Lock::new(Unmapped {
+                slots: (0..config.slots).rev().collect(),
+                lost: 0,
+            }),
             bare: P::A64::new(0),
         })
     }
@@ -271,35 +293,35 @@ impl<P: CopyMemory> Class<P> {
         perm: Perm,
     ) -> Result<Kept, NoSlot> {
         let p = &**domain.platform();
-        let Some(index) = self.empty.with(Vec::pop) else {
+        let Some(index) = self.unmapped.with(Unmapped::pop_empty) else {
             return Err(NoSlot::Full);
         };
         if !self.frames.make_room(p, index) {
-            self.empty.with(|empty| empty.push(index));
+            self.unmapped.with(|unmapped| unmapped.slots.push(index));
             return Err(NoSlot::NoFrame);
         }
-        let Some(fresh) = zeroed_frames(p, self.pages) else {
-            self.put_empty(p, &[index]);
-            return Err(NoSlot::NoFrame);
+        let fresh = match zeroed_frames(p, self.pages) {
+            Ok(fresh) => fresh,
+            Err(why) => {
+                self.put_empty(p, &[index]);
+                return Err(why.into());
+            }
         };
         let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
         match domain.install_part(&self.region, self.range(index), runs, perm) {
             Ok(()) => {
-                let words = self.frames(p, index).0;
-                for (frame, word) in fresh.into_iter().zip(words) {
-                    word.store(frame.publish().page().0, Ordering::Relaxed);
-                }
+                self.frames.put(p, index, fresh);
                 Ok(self.fresh(index, perm))
             }
             Err(error @ MapError::Invalidate(_)) => {
                 self.lose(p, index);
                 domain.lose_frames(fresh.len() as u64);
-                Err(NoSlot::Map(error))
+                Err(error.into())
             }
             Err(error) => {
-                fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                free(p, fresh);
                 self.put_empty(p, &[index]);
-                Err(NoSlot::Map(error))
+                Err(error.into())
             }
         }
     }
@@ -312,20 +334,15 @@ impl<P: CopyMemory> Class<P> {
     /// These slots have no memory any more.
     fn put_empty(&self, p: &P, slots: &[u32]) {
         slots.iter().for_each(|at| self.frames.forget(p, *at));
-        self.empty.with(|empty| empty.extend_from_slice(slots)); // it has room for all
+        let unmapped = &self.unmapped;
+        unmapped.with(|unmapped| unmapped.slots.extend_from_slice(slots)); // it has room for all
     }
 
     /// Slot `index` is never used again: caches may hold translations of it.
     #[cold]
     fn lose(&self, p: &P, index: u32) {
         self.frames.forget(p, index);
-        let mut room = Vec::with_capacity(self.slots as usize); // allocated outside the lock
-        self.lost.with(|lost| {
-            if lost.capacity() == 0 {
-                core::mem::swap(lost, &mut room);
-            }
-            lost.push(index);
-        });
+        self.unmapped.with(|unmapped| unmapped.push_lost(index));
     }
 
     /// Keeps a slot for this CPU; where the heap has no memory for the magazine that this takes,
@@ -366,26 +383,39 @@ impl<P: CopyMemory> Class<P> {
     /// tables, where these are the last.
     pub fn depopulate<T: Translator<P>>(&self, domain: &Domain<P, T>, slots: &[u32]) {
         let p = &**domain.platform();
-        let words = slots.iter().flat_map(|at| self.frames(p, *at).0);
-        let frames = words.map(|w| TableFrame::from_entry(PhysPage(w.load(Ordering::Relaxed))));
         // with all numbers here, nothing else maps anything in the region meanwhile, or puts a
         // number there
-        let rest = self.empty.with(|empty| {
-            let all = empty.len() + slots.len() == self.slots as usize;
-            all.then(|| core::mem::take(empty))
+        let rest = self.unmapped.with(|unmapped| {
+            let all = unmapped.empty().len() + slots.len() == self.slots as usize;
+            all.then(|| take(&mut unmapped.slots))
         });
-        let parts = slots.iter().map(|at| self.range(*at));
-        let revoked = match rest {
-            Some(_) => domain.revoke_last(&self.region, parts, slots, frames),
-            None => domain.revoke(&self.region, parts, slots, frames),
+        let revoked = match &rest {
+            Some(_) => self.revoke(domain, slots, Rest::Unmapped),
+            None => self.revoke(domain, slots, Rest::Unknown),
         };
         if let Some(rest) = rest {
-            self.empty.with(|empty| *empty = rest);
+            self.unmapped.with(|unmapped| unmapped.slots = rest);
         }
         match revoked {
-            Ok(flushed) => self.put_empty(p, flushed.into_inner()),
+            Ok(()) => self.put_empty(p, slots),
             Err(_) => slots.iter().for_each(|at| self.lose(p, *at)),
         }
+    }
+
+    fn revoke<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        slots: &[u32],
+        rest: Rest,
+    ) -> Result<(), InvalidateError> {
+        let p = &**domain.platform();
+        let frames = slots.iter().flat_map(|at| self.frames.taken(p, *at));
+        let parts = slots.iter().map(|at| self.range(*at));
+        match rest {
+            Rest::Unmapped => domain.revoke_last(&self.region, parts, (), frames),
+            Rest::Unknown => domain.revoke(&self.region, parts, (), frames),
+        }
+        .map(drop)
     }
 
     /// Nothing is kept for anybody.
@@ -402,25 +432,15 @@ impl<P: CopyMemory> Class<P> {
         left > 0
     }
 
-    /// A kept slot of this permission, from the magazines of any CPU.
-    pub fn take_anyones<T: Translator<P>>(
-        &self,
-        domain: &Domain<P, T>,
-        perm: Perm,
-    ) -> Option<Kept> {
-        let mut found = self.drain(perm);
-        let one = found.pop()?;
-        found.into_iter().for_each(|at| {
-            self.give(domain, at, perm);
-        });
-        Some(one)
-    }
-
-    /// All kept slots of this permission.
-    fn drain(&self, perm: Perm) -> Vec<Kept> {
-        let mut found = Vec::new();
-        self.kept[list_of(perm)].drain(|some| found.extend(some.map(Kept)));
-        found
+    /// A kept slot of this permission, from the magazines of any CPU, this one's last.
+    pub fn take_anyones(&self, p: &P, perm: Perm) -> Option<Kept> {
+        let next = p.pinned(|cpu| CpuIndex((cpu.index().0 + 1) % p.cpus()));
+        let mut found = [0];
+        match self.list(perm).take_from(next, &mut found) {
+            // what another CPU had may be in the depot now
+            0 => p.pinned(|cpu| self.take_kept(&cpu, perm)),
+            _ => Some(Kept(found[0])),
+        }
     }
 
     /// A kept slot of another permission, which it has then no more.
@@ -433,81 +453,38 @@ impl<P: CopyMemory> Class<P> {
         let others = [Perm::Read, Perm::Write, Perm::ReadWrite];
         for other in others.into_iter().filter(|other| *other != perm) {
             let kept = p.pinned(|cpu| self.take_kept(&cpu, other));
-            if let Some(kept) = kept.or_else(|| self.take_anyones(domain, other)) {
+            if let Some(kept) = kept.or_else(|| self.take_anyones(p, other)) {
                 return self.convert(domain, kept.index(), perm);
             }
         }
         Err(NoSlot::Full)
     }
 
-    /// Takes the memory of up to `max` kept slots away; returns how many it was.
-    pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>, max: usize) -> usize {
+    /// Takes the memory of some kept slots away, [`TRIM_MAX`] at most; returns how many it was.
+    pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>) -> usize {
+        let p = &**domain.platform();
         let mut trimmed = 0;
-        for (perm, kept) in [Perm::Read, Perm::Write, Perm::ReadWrite]
-            .into_iter()
-            .zip(&self.kept)
-        {
-            let mut found = self.drain(perm);
-            let stay = found.split_off(found.len().min(max - trimmed));
-            stay.into_iter().for_each(|at| {
-                self.give(domain, at, perm);
-            });
-            if !found.is_empty() {
-                let found: Vec<u32> = found.iter().map(|kept| kept.index()).collect();
-                self.depopulate(domain, &found);
+        for kept in &self.kept {
+            let mut words = [0; TRIM_MAX];
+            let words = &mut words[trimmed..];
+            let mut found = kept.take_from(CpuIndex(0), words);
+            // what the depot has
+            while found < words.len()
+                && let Some(word) = p.pinned(|cpu| kept.take(&cpu))
+            {
+                words[found] = word;
+                found += 1;
             }
-            trimmed += found.len();
+            let mut slots = [0; TRIM_MAX];
+            let numbers = slots.iter_mut().zip(&words[..found]);
+            numbers.for_each(|(slot, word)| *slot = Kept(*word).index());
+            if found > 0 {
+                self.depopulate(domain, &slots[..found]);
+            }
+            trimmed += found;
             kept.free_empty();
         }
         trimmed
-    }
-
-    /// Where the slots are. Exact only while nothing else uses the pool.
-    pub fn usage(&self) -> SlotUsage {
-        let kept = self.kept.iter().map(Magazines::kept).sum::<usize>() as u64;
-        let empty = self.empty.with(|empty| empty.len()) as u64;
-        let lost = self.lost.with(|lost| lost.len()) as u64;
-        let slots = u64::from(self.slots);
-        SlotUsage {
-            slots,
-            empty,
-            kept,
-            lost,
-            taken: slots.saturating_sub(empty + kept + lost),
-        }
-    }
-
-    /// Bytes of metadata, magazines and their depots included.
-    pub fn metadata(&self) -> u64 {
-        let frame_table = self.empty.with(|empty| empty.capacity()) * size_of::<u32>();
-        let kept = self.kept.iter().map(Magazines::footprint);
-        size_of::<Self>() as u64
-            + frame_table as u64
-            + self.frames.bytes()
-            + kept.map(|bytes| bytes.0).sum::<u64>()
-    }
-
-    /// Checks that each slot is in one place. Nothing else may use the pool meanwhile.
-    pub fn audit(&self) -> Result<SlotUsage, String> {
-        let mut seen = vec![false; self.slots as usize];
-        let mut see = |place: &str, frame_table: Vec<u32>| {
-            for at in frame_table {
-                match seen.get_mut(at as usize) {
-                    Some(seen) if !*seen => *seen = true,
-                    Some(_) => return Err(format!("slot {at} is {place} and somewhere else")),
-                    None => return Err(format!("there is no slot {at}, and it is {place}")),
-                }
-            }
-            Ok(())
-        };
-        for kept in &self.kept {
-            kept.audit()?;
-            let frame_table = kept.snapshot().into_iter().map(|word| Kept(word).index());
-            see("kept", frame_table.collect())?;
-        }
-        see("empty", self.empty.with(|empty| empty.clone()))?;
-        see("lost", self.lost.with(|lost| lost.clone()))?;
-        Ok(self.usage())
     }
 
     /// Changes the permission of slot `index`, which the caller has. All its bytes are zero then.
@@ -548,20 +525,25 @@ impl<P: CopyMemory> Class<P> {
     /// Revokes every kept slot; for the end. Those taken are revoked too: their mappings
     /// end with the pool.
     pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
-        let empty: Vec<u32> = self.empty.with(|empty| empty.clone());
-        let mut is_empty = vec![false; self.slots as usize];
-        let lost: Vec<u32> = self.lost.with(core::mem::take);
-        let unmapped = empty.iter().chain(&lost);
-        unmapped.for_each(|at| is_empty[*at as usize] = true);
-        let mapped: Vec<u32> = (0..self.slots)
-            .filter(|at| !is_empty[*at as usize])
-            .collect();
-        if !mapped.is_empty() {
-            self.depopulate(domain, &mapped);
+        let p = &**domain.platform();
+        let (mut slots, lost) = self.unmapped.with(|all| (take(&mut all.slots), all.lost));
+        // there is room for all numbers: those that are mapped go behind the others
+        let unmapped = slots.len();
+        slots.sort_unstable();
+        for at in 0..self.slots {
+            if slots[..unmapped].binary_search(&at).is_err() {
+                slots.push(at);
+            }
         }
+        let mapped = &slots[unmapped..];
+        let revoked = match mapped.is_empty() {
+            true => Ok(()),
+            false => self.revoke(domain, mapped, Rest::Unmapped),
+        };
+        mapped.iter().for_each(|at| self.frames.forget(p, *at));
         // Caches may hold what is lost, so those IOVAs stay allocated, and the region with them,
         // until the domain ends.
-        if lost.is_empty() && self.lost.with(|lost| lost.is_empty()) {
+        if lost == 0 && revoked.is_ok() {
             let _ = domain.close_region(self.region); // quarantined if that fails
         }
     }

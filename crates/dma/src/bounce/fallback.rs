@@ -29,11 +29,13 @@ use super::{
 use crate::{
     domain::{Domain, MapAttrs},
     iova::Limits,
-    platform::*,
+    platform::{
+        room::{Boxed, boxed},
+        *,
+    },
     translator::Translator,
     units::*,
 };
-use alloc::boxed::Box;
 
 /// Whether to look into the magazines of all other CPUs, which takes the longer the more there are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,10 +118,10 @@ impl<P: CopyMemory> Pool<P> {
             Growth::OnDemand {
                 single_use: SingleUse::Allowed,
                 ..
-            } => match map_own(domain, need.offset, need.len, need.direction, *attrs) {
+            } => match boxed(|| map_own(domain, need.offset, need.len, need.direction, *attrs)) {
                 Ok(own) => {
                     count(Step::SingleUse);
-                    return Ok(Buffer::Own(Box::new(own)));
+                    return Ok(Buffer::Own(own));
                 }
                 Err(lack) => lack,
             },
@@ -186,7 +188,7 @@ impl<P: CopyMemory> Pool<P> {
         if look == Look::WhereItHelps && class.was_bare_lately() {
             return Err(why);
         }
-        if let Some(kept) = class.take_anyones(domain, perm) {
+        if let Some(kept) = class.take_anyones(domain.platform(), perm) {
             return Ok((kept, Step::Elsewhere));
         }
         match (self.growth, class.take_other(domain, perm)) {
@@ -206,11 +208,10 @@ impl<P: CopyMemory> Pool<P> {
         list: &[PhysRange],
         direction: Direction,
         attrs: MapAttrs,
-    ) -> Result<Split, Lack> {
-        match map_split(domain, &self.zeroed, list, direction, attrs) {
-            Err(Lack::NoFrame) if self.trim(domain) > 0 => {
-                map_split(domain, &self.zeroed, list, direction, attrs)
-            }
+    ) -> Result<Boxed<Split>, Lack> {
+        let split = || boxed(|| map_split(domain, &self.zeroed, list, direction, attrs));
+        match split() {
+            Err(Lack::NoFrame | Lack::NoMemory) if self.trim(domain) > 0 => split(),
             split => split,
         }
     }

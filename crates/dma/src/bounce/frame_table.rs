@@ -11,6 +11,7 @@
 //! memory may follow it, since the group keeps its frame for that slot. Slots change hands through
 //! locks, so relaxed accesses do.
 
+use super::pieces::Frames;
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, vec::Vec};
 
@@ -22,6 +23,16 @@ pub(crate) struct FrameTable<P: Platform> {
     /// The page of each group's frame.
     at: Box<[P::A64]>,
     groups: P::Lock<Vec<Group>>,
+}
+
+/// The frames of one slot, or of a part of it.
+pub(crate) struct SlotFrames<'c, A>(pub &'c [A]);
+
+impl<A: Atomic64> Frames for SlotFrames<'_, A> {
+    #[inline]
+    fn frame(&self, nth: usize) -> PhysPage {
+        PhysPage(self.0[nth].load(Ordering::Relaxed))
+    }
 }
 
 #[derive(Default)]
@@ -64,6 +75,19 @@ impl<P: Platform> FrameTable<P> {
         let (group, from) = self.place(slot);
         let frame = PhysPage(self.at[group].load(Ordering::Relaxed));
         PhysPage(p.entries(FrameRef::of_entry(frame))[from].load(Ordering::Relaxed))
+    }
+
+    /// Notes the frames of a slot for which there is room, which a device reaches from now on.
+    pub fn put(&self, p: &P, slot: u32, frames: Vec<FreshFrame>) {
+        for (frame, word) in frames.into_iter().zip(self.of(p, slot)) {
+            word.store(frame.publish().page().0, Ordering::Relaxed);
+        }
+    }
+
+    /// The frames of a slot, which are nowhere else any more.
+    pub fn taken<'p>(&self, p: &'p P, slot: u32) -> impl Iterator<Item = TableFrame> + 'p {
+        let words = self.of(p, slot).iter();
+        words.map(|word| TableFrame::from_entry(PhysPage(word.load(Ordering::Relaxed))))
     }
 
     /// Before a slot gets memory; whether there is room for its words then.

@@ -75,6 +75,6 @@ pub(crate) use class::Slot;
 pub(crate) use cost_model::{Advice, CellIndex};
 pub(crate) use pieces::Move;
 pub(crate) use pool::{Buffer, Need, Pool};
-pub(crate) use single_use::{SingleUseBuffer, map_own, zeroed_frames};
+pub(crate) use single_use::{SingleUseBuffer, map_own};
 pub(crate) use split::Split;
 pub(crate) use stats::ReturnError;

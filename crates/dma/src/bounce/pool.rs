@@ -18,14 +18,11 @@ use super::{
 use crate::{
     domain::{Domain, MapError},
     iova::Limits,
-    platform::*,
+    platform::{room::Boxed, *},
     translator::Translator,
     units::*,
 };
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
-
-/// Slots of a class that lose their memory in one tick.
-const TRIM_MAX: usize = 128;
+use alloc::{sync::Arc, vec::Vec};
 
 /// Size classes whose IOVAs keep the same limits, and what lies beyond.
 pub(crate) struct Pool<P: Platform> {
@@ -59,7 +56,7 @@ pub(crate) enum Buffer {
     Slot(Slot),
     Run(Run),
     /// In a box, as it is rare and large.
-    Own(Box<SingleUseBuffer>),
+    Own(Boxed<SingleUseBuffer>),
 }
 
 /// What a mapping asks of a buffer.
@@ -137,7 +134,7 @@ impl<P: CopyMemory> Pool<P> {
             loop {
                 match class.populate(domain, Perm::ReadWrite) {
                     Ok(kept) if class.give(domain, kept, Perm::ReadWrite) => {}
-                    Ok(_) => return Err(PoolError::NoFrame),
+                    Ok(_) => return Err(PoolError::NoMemory),
                     Err(NoSlot::Full) => break,
                     Err(NoSlot::NoFrame) => return Err(PoolError::NoFrame),
                     Err(NoSlot::Map(why)) => return Err(why.into()),
@@ -220,8 +217,8 @@ impl<P: CopyMemory> Pool<P> {
         match buffer {
             Buffer::Slot(slot) => self.fill_slot(p, slot, need, list)?,
             Buffer::Run(run) => {
-                let extent = run.extent;
-                run.extent = window(&*run, run.perm, run.bytes(), need).fill(p, list, extent)?;
+                let window = window(self.chunks.frames(p, run), run.perm, run.bytes(), need);
+                run.extent = window.fill(p, list, run.extent)?;
             }
             Buffer::Own(own) => own.fill(p, list, need.direction)?,
         }
@@ -258,7 +255,10 @@ impl<P: CopyMemory> Pool<P> {
                 let window = window(frames, slot.perm, class.bytes(), need);
                 window.sync(p, list, span, way)
             }
-            Buffer::Run(run) => window(run, run.perm, run.bytes(), need).sync(p, list, span, way),
+            Buffer::Run(run) => {
+                let window = window(self.chunks.frames(p, run), run.perm, run.bytes(), need);
+                window.sync(p, list, span, way)
+            }
             Buffer::Own(own) => own.sync(p, list, span, way),
         }
     }
@@ -275,12 +275,12 @@ impl<P: CopyMemory> Pool<P> {
         match buffer {
             Buffer::Slot(slot) => Ok(self.give_slot(domain, slot, need, list)?),
             Buffer::Run(run) => {
-                let window = window(&run, run.perm, run.bytes(), need);
+                let window = window(self.chunks.frames(p, &run), run.perm, run.bytes(), need);
                 let (copied, extent) = window.empty(p, list, run.extent);
                 self.chunks.give(run, extent);
                 Ok(copied?)
             }
-            Buffer::Own(own) => own.end(domain, list, need.direction),
+            Buffer::Own(own) => own.into_inner().end(domain, list, need.direction),
         }
     }
     /// The same of a slot.
@@ -311,7 +311,7 @@ impl<P: CopyMemory> Pool<P> {
             }
             Buffer::Run(run) => self.chunks.give(run, Extent::NONE),
             Buffer::Own(own) => {
-                let SingleUseBuffer { mapping, frames } = *own;
+                let SingleUseBuffer { mapping, frames } = own.into_inner();
                 let _ = domain.unmap_with_frames(mapping, frames); // quarantined if that fails
             }
         }
@@ -341,7 +341,7 @@ impl<P: CopyMemory> Pool<P> {
         let mut slots = 0;
         if self.growth != Growth::Fixed {
             let classes = self.classes.iter();
-            slots = classes.map(|class| class.trim(domain, TRIM_MAX)).sum();
+            slots = classes.map(|class| class.trim(domain)).sum();
         }
         slots + self.zeroed.trim(domain.platform())
     }
@@ -402,4 +402,7 @@ pub enum PoolError {
     /// There is not the memory that it is to have from the beginning.
     #[error("no memory for a bounce pool")]
     NoFrame,
+    /// The heap has no memory to keep track of it.
+    #[error("no heap memory for a bounce pool")]
+    NoMemory,
 }

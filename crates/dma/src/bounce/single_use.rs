@@ -7,7 +7,7 @@ use super::{
     window::{Extent, Window},
 };
 use crate::{
-    domain::{Domain, MapAttrs, Mapping},
+    domain::{Domain, MapAttrs, Mapping, zeroed_list},
     platform::*,
     translator::Translator,
     units::*,
@@ -85,23 +85,6 @@ impl Frames for &SingleUseBuffer {
     }
 }
 
-/// As many frames, all of them zeroed, or none. In the order of their addresses, for what adjoins
-/// is mapped and copied in one go, and allocators mostly give first what they got last.
-pub(crate) fn zeroed_frames<P: Platform>(p: &P, pages: PageCount) -> Option<Vec<FreshFrame>> {
-    let mut fresh = Vec::new(); // grows: a length from outside must not allocate before there are frames
-    for _ in 0..pages.0 {
-        match p.frame_alloc() {
-            Some(frame) => fresh.push(frame),
-            None => {
-                fresh.into_iter().for_each(|frame| p.frame_free(frame));
-                return None;
-            }
-        }
-    }
-    fresh.sort_unstable_by_key(FreshFrame::page);
-    Some(fresh)
-}
-
 /// Maps `len` zero bytes, `offset` bytes into their first granule.
 pub(crate) fn map_own<P: Platform, T: Translator<P>>(
     domain: &Domain<P, T>,
@@ -111,18 +94,14 @@ pub(crate) fn map_own<P: Platform, T: Translator<P>>(
     attrs: MapAttrs,
 ) -> Result<SingleUseBuffer, Lack> {
     let pages = pages_touched(offset, len);
-    let frames = zeroed_frames(&**domain.platform(), pages).ok_or(Lack::NoFrame)?;
-    let mut left = len.0;
-    let mut at = offset;
-    let list: Vec<PhysRange> = frames
-        .iter()
-        .map(|frame| {
-            let here = left.min(GRANULE - at);
-            let part = PhysRange::new(PhysAddr(frame.page().addr().0 + at), ByteCount(here));
-            (left, at) = (left - here, 0);
-            part
-        })
-        .collect();
+    let (mut at, mut left) = (offset, len.0);
+    let part = |page: PhysPage| {
+        let here = left.min(GRANULE - at);
+        let part = PhysRange::new(PhysAddr(page.addr().0 + at), ByteCount(here));
+        (at, left) = (0, left - here);
+        part
+    };
+    let (frames, list) = zeroed_list(&**domain.platform(), pages, part)?;
     let mapped = domain.map_with_frames(&list, direction, attrs, frames);
     let (mapping, frames) = mapped?;
     Ok(SingleUseBuffer { mapping, frames })

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     domain::{Domain, MapAttrs, Mapping, UnmapError},
-    platform::*,
+    platform::{room::vec_of, *},
     translator::Translator,
     units::*,
 };
@@ -90,14 +90,15 @@ pub(crate) fn map_split<P: CopyMemory, T: Translator<P>>(
     let edges = Edges::of(list);
     let len = ByteCount(list.iter().map(|segment| segment.len.0).sum());
     let wanted = u64::from(edges.head > 0) + u64::from(edges.tail > 0);
-    let frames = zeroed.take(p, wanted).ok_or(Lack::NoFrame)?;
+    let room = vec_of(list.len() + 2)?;
+    let frames = zeroed.take(p, wanted)?;
     let at = EdgeFrames::of(frames.iter().map(FreshFrame::page), edges);
     if direction != Direction::FromDevice {
         let whole = Span::new(ByteCount(0), len);
         // the CPU could reach them a moment ago
         let _ = move_edges(p, list, len, edges, &at, whole, Move::In);
     }
-    let parts = parts(list, edges, &at);
+    let parts = parts(list, edges, &at, room);
     let mapped = domain.map_with_frames(&parts, direction, attrs, frames);
     let (mapping, frames) = mapped?;
     Ok(Split {
@@ -107,9 +108,13 @@ pub(crate) fn map_split<P: CopyMemory, T: Translator<P>>(
     })
 }
 
-/// What is mapped in place of `list`.
-fn parts(list: &[PhysRange], edges: Edges, at: &EdgeFrames) -> Vec<PhysRange> {
-    let mut parts = Vec::with_capacity(list.len() + 2);
+/// What is mapped in place of `list`, put into `parts`, which has room for two more.
+fn parts(
+    list: &[PhysRange],
+    edges: Edges,
+    at: &EdgeFrames,
+    mut parts: Vec<PhysRange>,
+) -> Vec<PhysRange> {
     let last = list.len() - 1;
     for (nth, segment) in list.iter().enumerate() {
         let (mut addr, mut len) = (segment.addr.0, segment.len.0);
@@ -225,7 +230,7 @@ mod tests {
         let whole = Span::new(ByteCount(0), ByteCount(len));
         let [head, tail] = edges.within(ByteCount(len), whole);
         let mut done = 0;
-        for part in parts(&list, edges, &at) {
+        for part in parts(&list, edges, &at, Vec::new()) {
             let (from, to) = (done, done + part.len.0);
             let granule_is_its_own =
                 (first + from).is_multiple_of(GRANULE) && (first + to).is_multiple_of(GRANULE);

@@ -5,7 +5,8 @@
 use crate::{
     domain::{MapError, UnmapError},
     invalidation::InvalidateError,
-    platform::*,
+    iova::AllocErrorCause,
+    platform::{room::NoMemory, *},
     units::*,
 };
 use core::fmt;
@@ -161,8 +162,11 @@ pub enum Lack {
     #[error("all in use")]
     Full,
     /// The platform has no frame.
-    #[error("no memory")]
+    #[error("no frame")]
     NoFrame,
+    /// The heap has no memory.
+    #[error("no heap memory")]
+    NoMemory,
     /// There are no IOVAs for it.
     #[error("no IOVAs")]
     NoIova,
@@ -183,8 +187,16 @@ impl From<MapError> for Lack {
             MapError::Invalidate(cause) => Lack::Invalidate(cause),
             MapError::Install(_) => Lack::NoTable,
             MapError::NoFrame { .. } => Lack::NoFrame,
+            MapError::NoMemory => Lack::NoMemory,
+            MapError::NoIova(why) if why.cause == AllocErrorCause::NoMemory => Lack::NoMemory,
             _ => Lack::NoIova,
         }
+    }
+}
+
+impl From<NoMemory> for Lack {
+    fn from(NoMemory: NoMemory) -> Self {
+        Lack::NoMemory
     }
 }
 
@@ -207,7 +219,8 @@ pub struct BounceError {
 impl BounceError {
     /// Whether memory would have helped.
     pub(crate) fn lacks_memory(&self) -> bool {
-        [self.slots, self.chunks, self.single_use].contains(&Lack::NoFrame)
+        let lacks = [self.slots, self.chunks, self.single_use];
+        lacks.contains(&Lack::NoFrame) || lacks.contains(&Lack::NoMemory)
     }
 }
 

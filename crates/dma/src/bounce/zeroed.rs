@@ -11,10 +11,14 @@
 //!
 //! Locking: that of the magazines.
 
-use super::class::{WordShelf, Words};
+use super::{
+    class::{WordShelf, Words},
+    stats::Lack,
+};
 use crate::{
+    domain::free,
     magazine::{MagazineSizes, Magazines},
-    platform::*,
+    platform::{room::vec_of, *},
     units::*,
 };
 use alloc::vec::Vec;
@@ -48,20 +52,20 @@ impl<P: Platform> Zeroed<P> {
 
     /// So many zeroed frames, or none: those cached first, then the platform's, at last
     /// those of other CPUs.
-    pub fn take(&self, p: &P, frames: u64) -> Option<Vec<FreshFrame>> {
-        let mut taken = Vec::new();
+    pub fn take(&self, p: &P, frames: u64) -> Result<Vec<FreshFrame>, Lack> {
+        let mut taken = vec_of(frames as usize)?;
         for _ in 0..frames {
             let fast_path = p.pinned(|cpu| self.kept.take(&cpu));
             let frame = fast_path.map(fresh).or_else(|| p.frame_alloc());
             match frame.or_else(|| self.take_anyones(p)) {
                 Some(frame) => taken.push(frame),
                 None => {
-                    taken.into_iter().for_each(|frame| p.frame_free(frame));
-                    return None;
+                    free(p, taken);
+                    return Err(Lack::NoFrame);
                 }
             }
         }
-        Some(taken)
+        Ok(taken)
     }
 
     #[cold]
@@ -78,10 +82,12 @@ impl<P: Platform> Zeroed<P> {
                 continue;
             }
             let room = self.kept.room(cpu).min(left);
-            let frames = (0..room).map_while(|_| p.frame_alloc());
-            let pages: Vec<u64> = frames.map(|frame| frame.page().0).collect();
-            left -= pages.len();
-            let mut pages = pages.into_iter();
+            let mut pages = [None; REFILL_MAX];
+            for page in &mut pages[..room] {
+                *page = p.frame_alloc().map(|frame| frame.page().0);
+                left -= usize::from(page.is_some());
+            }
+            let mut pages = pages.into_iter().flatten();
             self.kept.fill(cpu, &mut pages);
             // another thread was faster
             pages.for_each(|page| p.frame_free(fresh(page)));
@@ -90,10 +96,13 @@ impl<P: Platform> Zeroed<P> {
 
     /// Gives all of them back; returns how many.
     pub fn trim(&self, p: &P) -> usize {
-        let mut pages = Vec::new();
-        self.kept.drain(|some| pages.extend(some));
-        let trimmed = pages.len();
-        pages.into_iter().for_each(|page| p.frame_free(fresh(page)));
+        let mut trimmed = 0;
+        self.kept.drain(|pages| {
+            for page in pages {
+                p.frame_free(fresh(page));
+                trimmed += 1;
+            }
+        });
         self.kept.free_empty();
         trimmed
     }

@@ -72,7 +72,7 @@
 
 use super::*;
 use crate::{
-    domain::MapError,
+    domain::{MapError, zeroed_frames},
     invalidation::{DomainKey, InvalidateError},
     units::*,
 };
@@ -338,11 +338,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         if pages > domain.aperture().pages || pages.0 > end.0 {
             return None;
         }
-        let frames = crate::bounce::zeroed_frames(&*platform, pages).or_else(|| {
+        let zeroed = || zeroed_frames(&*platform, pages).ok();
+        let frames = zeroed().or_else(|| {
             // those of buffers that were dropped may wait for a flush
             let waits = domain.stats().retired.frames > 0;
-            (waits && domain.flush().is_ok())
-                .then(|| crate::bounce::zeroed_frames(&*platform, pages))?
+            (waits && domain.flush().is_ok()).then(zeroed)?
         })?;
         let mut left = len.0;
         let list = frames.iter().map(|frame| {

@@ -19,9 +19,9 @@ use super::{
 use crate::{
     bounce::{Advice, BounceError, Buffer, Lack, Need, ReturnError, Slot, Step, map_own},
     domain::{MapAttrs, MapError, UnmapError},
+    platform::room::vec_of,
     units::*,
 };
-use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
 
 /// Where it went: what the device is told, and what holds it.
@@ -424,7 +424,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         match pool.split(domain, job.list, job.direction, job.attrs) {
             Ok(split) => {
                 pool.count(self.platform(), Step::Split);
-                Ok((split.mapping.iova(), Held::Split(Box::new(split))))
+                Ok((split.mapping.iova(), Held::Split(split)))
             }
             Err(lack) => Err(BounceError {
                 len,
@@ -439,7 +439,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Each segment by itself.
     fn map_each<M>(&self, pool: &Pool<P>, job: &Job<'_, M>) -> Result<(Iova, Held), DmaMapError> {
         self.check_memory(job)?;
-        let mut parts = Vec::with_capacity(job.list.len());
+        let mut parts = vec_of(job.list.len()).map_err(|none| BounceError {
+            len: job.shape.len,
+            slots: Lack::Off,
+            chunks: Lack::Off,
+            single_use: none.into(),
+        })?;
         for segment in job.list {
             match self.map_part(segment, job) {
                 Ok(part) => {

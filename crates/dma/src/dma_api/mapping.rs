@@ -4,9 +4,10 @@
 use crate::{
     bounce::{Buffer, CellIndex, Route, SingleUseBuffer, Split},
     domain::Mapping,
+    platform::room::Boxed,
     units::*,
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 
 /// A list that a device can reach. Unmapping consumes it and gives the list back.
@@ -45,7 +46,7 @@ pub(super) enum Held {
     /// A copy of them is mapped.
     Bounced(Buffer),
     /// Copies of the edges are, and the rest itself.
-    Split(Box<Split>),
+    Split(Boxed<Split>),
     /// Each segment is by itself.
     Each(Vec<Part>),
 }

@@ -6,7 +6,10 @@ use crate::{
     bounce::{Pool, PoolConfig, PoolError},
     domain::Domain,
     iova::Limits,
-    platform::*,
+    platform::{
+        room::{Larger, NoMemory, with_room},
+        *,
+    },
     translator::Translator,
 };
 use alloc::{sync::Arc, vec::Vec};
@@ -51,14 +54,8 @@ impl<P: CopyMemory> Pools<P> {
         if let Some(pool) = self.0.with(|pools| find(pools, limits)) {
             return Ok(pool);
         }
-        let made = Arc::new(Pool::new(domain, config, limits, None)?);
-        let kept = self.keep(Whose::Anyones, &made);
-        if !Arc::ptr_eq(&kept, &made)
-            && let Some(made) = Arc::into_inner(made)
-        {
-            made.close(domain); // another thread was faster
-        }
-        Ok(kept)
+        let made = Pool::new(domain, config, limits, None)?;
+        self.keep(domain, Whose::Anyones, made)
     }
 
     /// One more; with what `rest` has beside its own.
@@ -69,35 +66,41 @@ impl<P: CopyMemory> Pools<P> {
         limits: Limits,
         rest: Option<Arc<Pool<P>>>,
     ) -> Result<Arc<Pool<P>>, PoolError> {
-        let made = Arc::new(Pool::new(domain, config, region_limits(limits), rest)?);
-        Ok(self.keep(Whose::Ones, &made))
+        let made = Pool::new(domain, config, region_limits(limits), rest)?;
+        self.keep(domain, Whose::Ones, made)
     }
 
-    /// Keeps `made`, unless there is one already that serves. Allocates outside the lock.
-    fn keep(&self, whose: Whose, made: &Arc<Pool<P>>) -> Arc<Pool<P>> {
-        let mut room = Vec::new();
-        loop {
-            let kept = self.0.with(|pools| {
+    /// Keeps `made`, unless there is one already that serves, or no memory to note it: it is closed
+    /// then.
+    fn keep<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        whose: Whose,
+        made: Pool<P>,
+    ) -> Result<Arc<Pool<P>>, PoolError> {
+        let made = Arc::new(made);
+        let kept = with_room(
+            &self.0,
+            |pools| pools,
+            |pools| {
                 if whose == Whose::Anyones
                     && let Some(pool) = find(pools, made.limits)
                 {
-                    return Ok(pool);
+                    return Ok(pool); // another thread was faster
                 }
-                if pools.len() == pools.capacity() && room.capacity() > pools.len() {
-                    room.append(pools);
-                    core::mem::swap(pools, &mut room);
+                match Larger::of(pools, pools.len() + 1) {
+                    Some(larger) => Err(larger),
+                    None => {
+                        pools.push((whose, made.clone()));
+                        Ok(made.clone())
+                    }
                 }
-                if pools.len() == pools.capacity() {
-                    return Err(pools.len());
-                }
-                pools.push((whose, made.clone()));
-                Ok(made.clone())
-            });
-            match kept {
-                Ok(pool) => return pool,
-                Err(len) => room = Vec::with_capacity(2 * len + 2),
-            }
+            },
+        );
+        if let Some(made) = Arc::into_inner(made) {
+            made.close(domain);
         }
+        kept.map_err(|NoMemory| PoolError::NoMemory)
     }
 
     /// Shows each pool, with no lock held.

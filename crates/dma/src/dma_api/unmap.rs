@@ -131,7 +131,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             (Held::Bounced(buffer), Some(pool)) => pool.give(domain, buffer, &need, named),
             (Held::Direct(mapping), _) => domain.unmap(mapping).map_err(ReturnError::Unmap),
             (Held::Split(split), _) => {
-                let (copied, ended) = (*split).end(domain, named, need.direction);
+                let (copied, ended) = split.into_inner().end(domain, named, need.direction);
                 let ended = ended.map_err(ReturnError::Unmap);
                 ended.and(copied.map_err(ReturnError::NotMemory))
             }

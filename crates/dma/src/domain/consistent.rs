@@ -2,7 +2,7 @@
 //! Consistent memory: allocated, mapped both ways, shared with the device for long (rings,
 //! mailboxes).
 
-use super::{map::Place, *};
+use super::{frames::zeroed_list, map::Place, *};
 use crate::iova::Request;
 
 /// Consistent memory and its mapping.
@@ -49,22 +49,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let wanted = PageCount(len.0 / GRANULE);
         // IOVAs first: a length that no aperture has must not take every frame before it is refused
         let alloc = self.alloc(&Request::pages(wanted))?;
-        let mut fresh = Vec::new();
-        for done in 0..wanted.0 {
-            match p.frame_alloc() {
-                Some(frame) => fresh.push(frame),
-                None => {
-                    fresh.into_iter().for_each(|frame| p.frame_free(frame));
-                    let none = IovaRange::new(alloc.range().first, PageCount(0));
-                    self.undo(alloc, none)?;
-                    return Err(MapError::NoFrame {
-                        done: PageCount(done),
-                        wanted,
-                    });
-                }
+        let (fresh, list) = match zeroed_list(p, wanted, PhysRange::page) {
+            Ok(made) => made,
+            Err(error) => {
+                let none = IovaRange::new(alloc.range().first, PageCount(0));
+                self.undo(alloc, none)?;
+                return Err(error);
             }
-        }
-        let list: Vec<_> = fresh.iter().map(|f| PhysRange::page(f.page())).collect();
+        };
         let place = Place {
             order: ListOrder::Ascending,
             len,

@@ -121,6 +121,9 @@ pub enum MapError {
         done: PageCount,
         wanted: PageCount,
     },
+    /// The heap has no memory to note what would be mapped.
+    #[error("no heap memory to note what would be mapped")]
+    NoMemory,
     /// The chunk has not as many pages left: end it, and begin another.
     #[error("{wanted} pages, and the chunk has {left} left")]
     ChunkFull { wanted: PageCount, left: PageCount },

@@ -44,6 +44,7 @@ mod consistent;
 mod devices;
 mod error;
 mod fast_path;
+mod frames;
 mod map;
 mod mapping;
 mod pending;
@@ -65,6 +66,7 @@ pub use error::{
     BufferError, CloseError, DomainError, Lost, MapError, OutsideAperture, ReserveError,
     SwitchError, UnmapBatchError, UnmapError,
 };
+pub(crate) use frames::{free, zeroed_frames, zeroed_list};
 pub use mapping::Mapping;
 pub use pending::PendingUnmap;
 pub(crate) use region::Region;

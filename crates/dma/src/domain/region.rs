@@ -42,7 +42,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             range: alloc.range(),
             kind: alloc.kind(),
         };
-        self.reserved.keep(alloc);
+        if let Err(alloc) = self.reserved.keep(alloc) {
+            let none = IovaRange::new(alloc.range().first, PageCount(0));
+            self.undo(alloc, none)?;
+            return Err(MapError::NoMemory);
+        }
         Ok(region)
     }
 

@@ -11,7 +11,10 @@
 //! anywhere, also where it splits the aperture.
 
 use super::*;
-use crate::iova::{FixedRangeError, IovaAlloc};
+use crate::{
+    iova::{FixedRangeError, IovaAlloc},
+    platform::room::{Larger, NoMemory, with_room},
+};
 
 /// The allocations of reserved ranges, and of open regions.
 pub(super) struct Reserved<P: Platform>(P::Lock<Vec<IovaAlloc>>);
@@ -34,24 +37,23 @@ impl<P: Platform> Reserved<P> {
         })
     }
 
-    /// Allocates outside the lock.
-    pub fn keep(&self, alloc: IovaAlloc) {
+    /// Gives it back where there is no memory to note it.
+    pub fn keep(&self, alloc: IovaAlloc) -> Result<(), IovaAlloc> {
         let mut alloc = Some(alloc);
-        let mut room = Vec::new();
-        while alloc.is_some() {
-            let len = self.0.with(|all| {
-                if all.len() == all.capacity() && room.capacity() > all.len() {
-                    room.append(all);
-                    core::mem::swap(all, &mut room);
-                }
-                if all.len() < all.capacity() {
+        let kept = with_room(
+            &self.0,
+            |all| all,
+            |all| match Larger::of(all, all.len() + 1) {
+                Some(larger) => Err(larger),
+                None => {
                     all.extend(alloc.take());
+                    Ok(())
                 }
-                all.len()
-            });
-            if alloc.is_some() {
-                room = Vec::with_capacity(2 * len + 4);
-            }
+            },
+        );
+        match (kept, alloc) {
+            (Err(NoMemory), Some(alloc)) => Err(alloc),
+            _ => Ok(()),
         }
     }
 }
@@ -65,8 +67,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// or there is no memory to note it. Nothing is reserved then.
     pub fn reserve(&self, range: IovaRange) -> Result<(), ReserveError> {
         let alloc = self.claim(range)?;
-        self.reserved.keep(alloc);
-        Ok(())
+        let Err(alloc) = self.reserved.keep(alloc) else {
+            return Ok(());
+        };
+        let none = IovaRange::new(range.first, PageCount(0));
+        let (_, completed) = self.retire(alloc, none, []);
+        completed.map_err(|failed| ReserveError::Invalidate(failed.cause))?;
+        Err(FixedRangeError::NoMemory { wanted: range }.into())
     }
 
     /// The allocation of exactly `range`; what is in the way may be retired only,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Sending some of what is kept back to where it came from.
+//! Taking some of what is kept for any CPU.
 
 use super::*;
 
@@ -36,6 +36,32 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
             });
             self.send_whole(full, &mut sink);
         }
+    }
+
+    /// Takes what is kept for CPU `first`, for those that follow, and for those before it, until
+    /// `found` is full. Returns how many things those are. What the depot has is for
+    /// [`take`](Self::take).
+    ///
+    /// # Panics
+    /// If there are things, and `first` is not a CPU of the platform.
+    pub(crate) fn take_from(&self, first: CpuIndex, found: &mut [T]) -> usize {
+        let cpus = self.cpus.cpus();
+        let mut taken = 0;
+        for cpu in (first.0..cpus).chain(0..first.0).map(CpuIndex) {
+            while taken < found.len() {
+                let few = (found.len() - taken).min(CHUNK);
+                let here = self.cpus.at(cpu).with(|pair| {
+                    let from = core::iter::from_fn(|| pair.pop_any::<P>());
+                    let places = found[taken..taken + few].iter_mut().zip(from);
+                    places.map(|(place, thing)| *place = thing).count()
+                });
+                taken += here;
+                if here < few {
+                    break;
+                }
+            }
+        }
+        taken
     }
 
     fn send_whole(

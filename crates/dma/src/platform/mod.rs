@@ -22,28 +22,34 @@
 //!
 //! # Contexts
 //!
-//! In which a domain asks its platform (yes, or never), and which of its calls call the heap. Tests
-//! over all designs hold both tables (`tests/it/heap_contexts.rs`, `heap_failure.rs`).
+//! In which a domain and the DMA API ask their platform (yes, or never), and which of their calls
+//! call the heap. Tests over all designs and placements hold both tables
+//! (`tests/it/heap_contexts.rs`, `heap_failure.rs`, `bounce/heap.rs`).
 //!
 //! | asked | nothing held | pinned | a lock held |
 //! |---|---|---|---|
 //! | [`Lock::with`] | yes | yes | yes |
 //! | [`Platform::pinned`] | yes | never | never |
 //! | [`Platform::frame_alloc`], [`frame_free`](Platform::frame_free) | yes | never | never |
-//! | [`Platform::entries`] | yes | yes | never |
+//! | [`Platform::entries`] | yes | yes | yes, of a slot's frames |
 //! | [`Platform::fence`] | yes | never | yes |
 //! | [`Platform::relax`], [`heap`](Platform::heap), [`unique`](Platform::unique) | yes | never | never |
 //!
-//! The heap is called with nothing held and interrupts as they were, and may have nothing: no call
-//! of a domain aborts, and nothing is lost. (What the DMA API allocates for itself, for lists and
-//! pools, still aborts.)
+//! The heap is called with nothing held and interrupts as they were, and may have nothing: none of
+//! these calls aborts, and nothing is lost. What aborts still is what makes and ends domains and
+//! clients, typed buffers ([`Client::buffer`](crate::dma_api::Client::buffer)), the address API
+//! ([`Client::into_raw`](crate::dma_api::Client::into_raw)), and the debug watch.
 //!
 //! | call | calls the heap | where that has no memory |
 //! |---|---|---|
 //! | attach | yes | fails |
 //! | map, while more is mapped than ever before | yes | fails, unless it can do without magazines |
 //! | map, warm | never | |
+//! | map, bounced: a slot or a chunk gets memory | yes | fails, unless a later step of the fallback serves |
+//! | map, bounced for one use, or its edges, or each segment | yes | fails |
 //! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | frees past the magazines; `solaris` flushes |
+//! | unmap, bounced | at first, for magazines | takes the slot's memory away |
+//! | `reserve`, `alloc_consistent` | yes | fails |
 //! | flush, tick, shrink | as unmap, whose frees they make | as unmap |
 //! | `set_mode` | never | |
 

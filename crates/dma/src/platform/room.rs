@@ -15,10 +15,10 @@
 //! that is rare, and never shrink.
 
 use super::Lock;
-use alloc::vec::Vec;
-use core::mem::swap;
+use alloc::{boxed::Box, vec::Vec};
+use core::{mem::swap, ops::Deref};
 
-/// The heap has no memory for more ranges.
+/// The heap has no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoMemory;
 
@@ -95,16 +95,52 @@ impl<T> Larger<T> {
 pub fn with_room<D: Send, T, R>(
     lock: &impl Lock<D>,
     of: fn(&mut D) -> &mut Vec<T>,
-    f: impl Fn(&mut D) -> Result<R, Larger<T>>,
+    mut f: impl FnMut(&mut D) -> Result<R, Larger<T>>,
 ) -> Result<R, NoMemory> {
     loop {
-        match lock.with(&f) {
+        match lock.with(&mut f) {
             Ok(result) => return Ok(result),
             Err(mut larger) => {
                 larger.allocate()?;
                 lock.with(|data| larger.take_over(of(data)));
             }
         }
+    }
+}
+
+/// An empty vector with room for `len` values.
+pub fn vec_of<T>(len: usize) -> Result<Vec<T>, NoMemory> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(len).map_err(|_| NoMemory)?;
+    Ok(vec)
+}
+
+/// What `make` makes, in memory that is there before.
+pub fn boxed<T, E: From<NoMemory>>(make: impl FnOnce() -> Result<T, E>) -> Result<Boxed<T>, E> {
+    let mut vacant = vec_of(1)?;
+    vacant.push(make()?);
+    match vacant.try_into() {
+        Ok(boxed) => Ok(Boxed(boxed)),
+        Err(_) => unreachable!("it has one value"),
+    }
+}
+
+/// A value on the heap. (A `Box` is not to be had without an abort where there is no memory.)
+#[derive(PartialEq, Eq, Debug)]
+pub struct Boxed<T>(Box<[T; 1]>);
+
+impl<T> Boxed<T> {
+    /// Frees its place.
+    pub fn into_inner(self) -> T {
+        let [value] = *self.0;
+        value
+    }
+}
+
+impl<T> Deref for Boxed<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0[0]
     }
 }
 

@@ -2,9 +2,13 @@
 //! In which contexts a platform and the heap are called: with nothing held, pinned, or with a lock
 //! held. The tables in the documents of `ioatlas_dma::platform` are these.
 
-use crate::allocators::counting::{calls, calls_masked, masked};
+use crate::{
+    allocators::counting::{calls, calls_masked, masked},
+    bounce::heap,
+};
 use ioatlas_dma::{
     design::{allocators, policies},
+    dma_api::*,
     domain::*,
     platform::*,
     table::{TableConfig, fmt::VtdSecond48},
@@ -33,7 +37,7 @@ const ASKED: [(&str, [bool; 3]); 8] = [
     ("pinned", [true, false, false]),
     ("frame_alloc", [true, false, false]),
     ("frame_free", [true, false, false]),
-    ("entries", [true, true, false]),
+    ("entries", [true, true, true]),
     ("fence", [true, false, true]),
     ("heap", [true, false, false]),
     ("unique", [true, false, false]),
@@ -119,6 +123,25 @@ unsafe impl Platform for Noted {
     fn unique(&self) -> u64 {
         saw(Asked::Unique);
         self.0.unique()
+    }
+}
+
+// SAFETY: all of it is the host's.
+unsafe impl CopyMemory for Noted {
+    fn is_memory(&self, range: PhysRange) -> bool {
+        self.0.is_memory(range)
+    }
+    fn copy(&self, by: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+        self.0.copy(by, from, to)
+    }
+    fn zero(&self, by: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
+        self.0.zero(by, range)
+    }
+    fn read(&self, by: Authority, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+        self.0.read(by, from, into)
+    }
+    fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+        self.0.write(by, from, to)
     }
 }
 
@@ -263,12 +286,49 @@ fn the_heap_is_called_where_the_table_says() {
     assert!(!called.contains(&0), "{seen:?}");
 }
 
+/// What drivers ask of the heap through the DMA API, whose pools there are before.
+fn bounced(policy: PolicyConfig) -> HeapCalls {
+    let domain = Arc::new(domain(DomainConfig::default().allocator, policy));
+    let p = domain.platform().clone();
+    let first = p.frame_alloc().expect("a frame").page();
+    for nth in 1..70 {
+        let next = p.frame_alloc().expect("a frame").page();
+        assert_eq!(next.0, first.0 + nth, "the arena is fresh");
+    }
+    let lists = heap::lists(first.addr());
+    let dma = Arc::new(Dma::new(domain, heap::small()));
+    let mut held = Vec::with_capacity(100);
+    let clients = heap::PLACEMENTS.map(|placement| {
+        let config = ClientConfig {
+            placement,
+            ..ClientConfig::default()
+        };
+        dma.client(config).expect("a pool")
+    });
+    HeapCalls::of(|| {
+        for client in &clients {
+            assert_eq!(heap::drive(client, &lists, &mut held).refused, 0);
+        }
+    })
+}
+
+#[test]
+fn the_dma_api_calls_the_heap_with_nothing_held() {
+    for policy in policies().map(|policy| policy.config) {
+        let heap = bounced(policy);
+        let name = policy.name();
+        assert_eq!(heap.masked, 0, "P11: {name}: with interrupts masked");
+        assert!(heap.open > 0, "{name}");
+    }
+}
+
 #[test]
 fn a_platform_is_asked_where_the_table_says() {
-    for allocator in allocators().map(|allocator| allocator.config) {
-        for policy in policies().map(|policy| policy.config) {
+    for policy in policies().map(|policy| policy.config) {
+        for allocator in allocators().map(|allocator| allocator.config) {
             heap_calls(&domain(allocator, policy));
         }
+        bounced(policy);
     }
     let seen = |nth: usize| {
         SEEN.with(|seen| [0, 1, 2].map(|context: usize| seen[context].get() >> nth & 1 == 1))

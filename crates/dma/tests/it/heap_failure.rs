@@ -9,7 +9,7 @@ use crate::{
 use ioatlas_dma::{
     design::{allocators, policies},
     domain::*,
-    iova::AllocErrorCause,
+    iova::{AllocErrorCause, FixedRangeError},
     translator::AttachError,
     units::*,
 };
@@ -75,11 +75,11 @@ fn survives(domain: &Dom, which: Failing) -> Survived {
         Failing::From(_) if failed => u64::MAX,
         Failing::From(_) => 0,
     };
-    assert!(refused <= most, "{which:?}: {refused} refused");
+    assert!(refused <= most, "P10: {which:?}: {refused} refused");
     for mapping in held.drain(..) {
         domain.unmap(mapping).expect("a live mapping");
     }
-    assert_eq!(use_it(domain, &mut held), 0, "memory again");
+    assert_eq!(use_it(domain, &mut held), 0, "P10: memory again");
     for mapping in held {
         domain.unmap(mapping).expect("a live mapping");
     }
@@ -99,6 +99,53 @@ fn each_allocation_that_fails_fails_one_call_at_most() {
         for policy in policies().map(|policy| policy.config) {
             let mut nth = 0;
             while survives(&domain(allocator, policy), Failing::Nth(nth)).failed {
+                nth += 1;
+            }
+            assert!(nth > 2, "{} {}: {nth}", allocator.name(), policy.name());
+        }
+    }
+}
+
+/// Reserves a range and has consistent memory, without the `nth` allocation; returns whether there
+/// would have been one.
+fn keeps(domain: &Dom, nth: u64) -> bool {
+    const LEN: ByteCount = ByteCount(3 << 12);
+    let range = IovaRange::new(IovaPage(0xfee00), PageCount(1)); // as that of interrupts
+    let ((reserved, memory), failed) = failing(Failing::Nth(nth), || {
+        (domain.reserve(range), domain.alloc_consistent(LEN))
+    });
+    match reserved {
+        Ok(()) => {}
+        Err(ReserveError::NoReserve(FixedRangeError::NoMemory { wanted })) if failed => {
+            assert_eq!(wanted, range);
+            domain.reserve(range).expect("memory again");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let no_memory = |error: &MapError| match error {
+        MapError::NoIova(none) => none.cause == AllocErrorCause::NoMemory,
+        error => *error == MapError::NoMemory,
+    };
+    let memory = match memory {
+        Ok(memory) => memory,
+        Err(error) if failed && no_memory(&error) => {
+            domain.alloc_consistent(LEN).expect("memory again")
+        }
+        Err(error) => panic!("{error}"),
+    };
+    domain.free_consistent(memory).expect("a live mapping");
+    domain.flush().expect("a flush");
+    let audit = domain.audit().expect("P10: nothing is lost");
+    assert_eq!(audit.stats.reserved, PageCount(1), "P10: one is reserved");
+    failed
+}
+
+#[test]
+fn a_range_or_memory_that_cannot_be_noted_is_refused() {
+    for allocator in allocators().map(|allocator| allocator.config) {
+        for policy in policies().map(|policy| policy.config) {
+            let mut nth = 0;
+            while keeps(&domain(allocator, policy), nth) {
                 nth += 1;
             }
             assert!(nth > 2, "{} {}: {nth}", allocator.name(), policy.name());

@@ -5,7 +5,190 @@ use crate::{
     allocators::counting::{Failing, failing},
     bounce::rig::Rig,
 };
-use ioatlas_dma::{dma_api::*, units::*};
+use ioatlas_dma::{
+    dma_api::*, domain::*, iova::AllocErrorCause, platform::*, policy, translator::*, units::*,
+};
+
+pub const PLACEMENTS: [Placement; 4] = [
+    Placement::Never,
+    Placement::Always,
+    Placement::Untrusted {
+        whole_up_to: ByteCount(100),
+    },
+    Placement::SingleUse,
+];
+
+/// Few slots, one chunk for each permission, and single use.
+pub fn small() -> DmaConfig {
+    let class = |pages_lg2| ClassConfig {
+        pages_lg2,
+        slots: 2,
+    };
+    DmaConfig {
+        pool: PoolConfig {
+            classes: vec![class(0), class(2)],
+            growth: Growth::OnDemand {
+                chunks_max: 1,
+                single_use: SingleUse::Allowed,
+            },
+            ..PoolConfig::default()
+        },
+        ..DmaConfig::default()
+    }
+}
+
+/// Lists of all shapes: parts of granules, whole ones, edges, several segments, and more than a
+/// chunk has.
+pub fn lists(memory: PhysAddr) -> Vec<Vec<PhysRange>> {
+    let part = |offset: u64, len: u64| PhysRange::new(PhysAddr(memory.0 + offset), ByteCount(len));
+    vec![
+        vec![part(100, 50)],
+        vec![part(0, 3 * 4096)],
+        vec![part(100, 3 * 4096)],
+        vec![
+            part(100, 4096 - 100),
+            part(3 * 4096, 4096),
+            part(5 * 4096, 50),
+        ],
+        vec![part(0, 40 * 4096 - 50)],
+        vec![part(0, 70 * 4096 - 50)],
+    ]
+}
+
+/// What a driver calls, and what came of it.
+#[derive(Default)]
+pub struct Driven {
+    /// Maps that were refused for want of memory.
+    pub refused: u64,
+    /// A call that failed for another reason.
+    wrong: Option<DmaMapError>,
+}
+
+/// Maps all lists both ways, several times, and unmaps them: some of them early. `held` has room
+/// for all.
+pub fn drive<'l, P: CopyMemory, T: Translator<P>>(
+    client: &Client<P, T>,
+    lists: &'l [Vec<PhysRange>],
+    held: &mut Vec<DmaMapping<&'l [PhysRange]>>,
+) -> Driven {
+    let mut driven = Driven::default();
+    let end = |mapping| assert!(client.unmap(mapping).is_ok(), "a live mapping");
+    for turn in 0..3 {
+        for list in lists {
+            for direction in [Direction::ToDevice, Direction::FromDevice] {
+                match client.map_sg(&list[..], direction) {
+                    Ok(mapping) => held.push(mapping),
+                    Err(error) if lacks_memory(&error) => driven.refused += 1,
+                    Err(error) => driven.wrong = Some(error),
+                }
+            }
+        }
+        held.drain(held.len() / 2..).for_each(end);
+        client.dma().tick(TimeNs(turn << 40));
+        client.dma().tick(TimeNs((turn + 1) << 40)); // nothing was asked for since
+    }
+    held.drain(..).for_each(end);
+    driven
+}
+
+fn lacks_memory(error: &DmaMapError) -> bool {
+    match error {
+        DmaMapError::NoSpace(none) => {
+            [none.slots, none.chunks, none.single_use].contains(&Lack::NoMemory)
+        }
+        DmaMapError::Direct(MapError::NoMemory) => true,
+        DmaMapError::Direct(MapError::NoIova(none)) => none.cause == AllocErrorCause::NoMemory,
+        _ => false,
+    }
+}
+
+/// What came of a heap that failed.
+struct Survived {
+    /// It was asked for what fails.
+    failed: bool,
+    /// Maps that were refused.
+    refused: u64,
+    /// How many maps chunks served when there was memory again.
+    in_chunks: u64,
+}
+
+/// The calls of [`drive`] with a heap that fails as said, and then with one that does not.
+fn survives(placement: Placement, which: Failing) -> Survived {
+    let rig = Rig::new(small());
+    let lists = lists(rig.memory(70));
+    let client = rig.client(placement);
+    let mut held = Vec::with_capacity(100);
+    let (driven, failed) = failing(which, || drive(&client, &lists, &mut held));
+    let what = format!("{placement:?}, {which:?}");
+    assert_eq!(driven.wrong, None, "{what}");
+    let served = |step| -> u64 {
+        let pools = rig.dma.usage();
+        pools.iter().map(|pool| pool.steps.of(step)).sum()
+    };
+    let in_chunks = served(Step::Chunk);
+    let again = drive(&client, &lists, &mut held);
+    let in_chunks = served(Step::Chunk) - in_chunks;
+    assert_eq!(
+        (again.refused, again.wrong),
+        (0, None),
+        "{what}: memory again"
+    );
+    for pool in rig.dma.audit().expect("P10: nothing is lost") {
+        let taken: u64 = pool.classes.iter().map(|(_, slots)| slots.taken).sum();
+        assert_eq!((taken, pool.chunks.taken), (0, PageCount(0)), "P10: {what}");
+    }
+    rig.domain.flush().expect("a flush");
+    let audit = rig.domain.audit().expect("P10: nothing is lost");
+    assert_eq!(
+        audit.stats.quarantined,
+        policy::Held::default(),
+        "P10: {what}"
+    );
+    Survived {
+        failed,
+        refused: driven.refused,
+        in_chunks,
+    }
+}
+
+/// The same for each of some failures, until one does not happen; returns how many did, and the
+/// most maps that one had refused.
+fn all_survive(placement: Placement, failing: fn(u64) -> Failing) -> (u64, u64) {
+    let usual = survives(placement, Failing::From(u64::MAX)).in_chunks;
+    assert!(usual > 0 || placement != Placement::Always);
+    let mut most = 0;
+    for nth in 0.. {
+        let survived = survives(placement, failing(nth));
+        assert_eq!(
+            survived.in_chunks, usual,
+            "P10: {placement:?} without {nth}"
+        );
+        most = most.max(survived.refused);
+        if !survived.failed {
+            return (nth, most);
+        }
+    }
+    unreachable!("it asks for ever")
+}
+
+#[test]
+fn each_allocation_that_fails_refuses_one_map_at_most() {
+    for placement in PLACEMENTS {
+        let (failures, most) = all_survive(placement, Failing::Nth);
+        assert!(
+            failures > 2 && most <= 1,
+            "{placement:?}: {failures}, {most}"
+        );
+    }
+}
+
+#[test]
+fn a_heap_that_stays_empty_refuses_maps_until_it_is_not() {
+    for placement in PLACEMENTS {
+        let (_, most) = all_survive(placement, Failing::From);
+        assert!(most > 2, "{placement:?}: {most}");
+    }
+}
 
 /// Slots that CPUs keep in magazines; those that find no place give their memory back.
 #[test]

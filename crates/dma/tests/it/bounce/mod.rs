@@ -8,7 +8,7 @@ mod crowd;
 mod failed;
 mod fallback;
 mod guarded;
-mod heap;
+pub mod heap;
 mod lengths;
 mod oracle;
 mod owners;
