@@ -117,6 +117,11 @@ fn survives(placement: Placement, which: Failing) -> Survived {
     let rig = Rig::new(small());
     let lists = lists(rig.memory(70));
     let client = rig.client(placement);
+    for nth in 0..6 {
+        // so that the list of regions is full
+        let range = IovaRange::new(IovaPage(0xfee00 + nth), PageCount(1));
+        rig.domain.reserve(range).expect("it is free");
+    }
     let mut held = Vec::with_capacity(100);
     let (driven, failed) = failing(which, || drive(&client, &lists, &mut held));
     let what = format!("{placement:?}, {which:?}");
