@@ -281,6 +281,7 @@ impl fmt::Display for SourceId {
 
 /// A list of one.
 impl AsRef<[PhysRange]> for PhysRange {
+    #[inline]
     fn as_ref(&self) -> &[PhysRange] {
         core::slice::from_ref(self)
     }

@@ -23,10 +23,11 @@
 //! let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
 //! let client = dma.client(ClientConfig::default())?;
 //! let buffer = memory.buffer(ByteCount(4096)).ok_or("no memory")?;
-//! let mapping = client.map_single(buffer.range(), Direction::FromDevice)?;
+//! let mapping = client.map_sg(buffer, Direction::FromDevice)?;
 //! device.bar(BarIndex(0))?.write(0x80, mapping.iova().0)?; // as the device wants it
 //! // ...
-//! client.unmap(mapping)?; // the device reaches it no more
+//! let buffer = client.unmap(mapping)?; // the device reaches it no more
+//! # drop(buffer);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

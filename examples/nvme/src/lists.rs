@@ -4,6 +4,7 @@
 
 use crate::{
     load::Buffers,
+    memory::lend,
     nvme::{NvmeError, controller::Controller},
     policy::Policy,
     verify::VerifyError,
@@ -54,7 +55,7 @@ pub fn map<T: Translator<Host>>(
         controller.note(mapped.notes[0])?;
         for _ in 0..LISTS {
             buffers.while_lent(|| {
-                let mapping = client.map_sg(list.clone(), Direction::FromDevice)?;
+                let mapping = client.map_sg(lend(list.clone()), Direction::FromDevice)?;
                 client.unmap(mapping)?;
                 Ok::<_, NvmeError>(())
             })?;

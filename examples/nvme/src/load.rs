@@ -12,7 +12,7 @@
 //! on what else runs.
 
 use crate::{
-    memory::OWNER,
+    memory::{OWNER, lend},
     nvme::{NvmeError, command::*, namespace::Namespace, queue::*},
     pattern::{self, Expected},
     policy::{BURST, Policy},
@@ -202,7 +202,7 @@ fn carry_out<T: Translator<Host>>(
     let mut kept = Vec::new();
     if load.policy == Policy::Static {
         for nth in 0..depth {
-            kept.push(client.map_single(buffer(nth), Direction::FromDevice)?);
+            kept.push(client.map_single(lend(buffer(nth)), Direction::FromDevice)?);
         }
     }
     let mut work = Work {

@@ -7,7 +7,7 @@
 //! *scattered* memory is small pages touched in an order that keeps neighbours apart. What really
 //! came of it is asked of the kernel ([`runs`]), which tells root only.
 
-use ioatlas_dma::{platform::Authority, units::*};
+use ioatlas_dma::{dma_api::Lent, platform::Authority, units::*};
 use ioatlas_host::{copy::InProcess, *};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{fmt, fs::File, io, os::unix::fs::FileExt, str::FromStr};
@@ -17,6 +17,13 @@ use std::{fmt, fs::File, io, os::unix::fs::FileExt, str::FromStr};
 // SAFETY: it is used for memory that is behind frames a driver has taken, and for a page that a
 // user of this crate says is its own.
 pub(crate) const OWNER: Authority = unsafe { Authority::assume() };
+
+/// Memory that is lent to a device for one mapping.
+#[allow(unsafe_code)] // a promise
+pub(crate) fn lend<L>(list: L) -> Lent<L> {
+    // SAFETY: it is what `OWNER` is for, and is looked at by copies and words alone.
+    unsafe { Lent::new(list) }
+}
 
 /// How an arena's pages lie in the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,6 +7,7 @@
 //! With *bursts* a driver reaps several completions and ends their mappings by one call, before it
 //! looks at the data of any of them.
 
+use crate::memory::lend;
 use ioatlas_dma::{dma_api::*, domain::Domain, translator::Translator, units::*};
 use ioatlas_host::Host;
 use std::{
@@ -134,8 +135,8 @@ impl Policy {
         buffer: PhysRange,
     ) -> Result<DmaMapping, DmaMapError> {
         match self {
-            Policy::MapUnmapBursts => client.map_in(stream, buffer, Direction::FromDevice),
-            _ => client.map_single(buffer, Direction::FromDevice),
+            Policy::MapUnmapBursts => client.map_in(stream, lend(buffer), Direction::FromDevice),
+            _ => client.map_single(lend(buffer), Direction::FromDevice),
         }
     }
 }

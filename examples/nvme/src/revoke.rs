@@ -12,7 +12,7 @@
 
 use crate::{
     edu::{Edu, EduError},
-    memory::OWNER,
+    memory::{OWNER, lend},
     nvme::{NvmeError, command::*, namespace::Namespace, queue::QueuePair},
     pattern,
     policy::Policy,
@@ -215,7 +215,7 @@ fn write_protected<T: Translator<Host>, W: RegisterWindow>(
     let page = PhysRange::page(frame.page());
     pattern::plant(OWNER, &*host, 2, page).map_err(map_error)?;
     let mapping = client
-        .map_single(page, Direction::ToDevice)
+        .map_single(lend(page), Direction::ToDevice)
         .map_err(NvmeError::from)?;
     let iova = mapping.iova();
     edu.begin_write(iova, MOVED)?.wait()?;
@@ -253,7 +253,7 @@ pub fn late<T: Translator<Host>>(
     let mut landed = 0;
     for _ in 0..reads {
         let mapping = client
-            .map_single(page, Direction::FromDevice)
+            .map_single(lend(page), Direction::FromDevice)
             .map_err(NvmeError::from)?;
         queue.submit([(mapping.iova(), page.len)], |data| {
             Command::read(slow.id, Block(0), blocks, data)

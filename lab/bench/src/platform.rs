@@ -4,6 +4,7 @@
 
 use crate::Failure;
 use ioatlas_dma::{
+    dma_api::Lent,
     platform::Platform,
     units::{ByteCount, CpuIndex},
 };
@@ -20,6 +21,13 @@ pub const HEAP: ByteCount = ByteCount(64 << 20);
 pub fn host(frames: usize, slots: usize) -> Result<Host, Failure> {
     let host = Host::new(HostConfig { frames, slots });
     host.with_heap(HEAP).map_err(Failure::new)
+}
+
+/// A measurement's own memory, or addresses that no device is there to reach.
+#[allow(unsafe_code)] // a promise
+pub fn lend<L>(list: L) -> Lent<L> {
+    // SAFETY: it is words of an arena that lives on, and what reaches it copies.
+    unsafe { Lent::new(list) }
 }
 
 /// A platform whose CPUs a measurement's threads can have for themselves.

@@ -118,6 +118,9 @@ impl DeviceReads for BothWays {}
 impl DeviceWrites for FromDevice {}
 impl DeviceWrites for BothWays {}
 
+/// What is mapped of a buffer.
+type Segments = Lent<Arc<[PhysRange]>>;
+
 /// Frames that are freed once nothing uses them any more.
 struct Memory<P: CopyMemory> {
     platform: Arc<P>,
@@ -172,7 +175,7 @@ pub struct CpuBuffer<P: CopyMemory, W> {
 #[must_use = "a dropped buffer stays mapped, and its memory is lost"]
 pub struct DeviceBuffer<P: CopyMemory, W> {
     memory: ManuallyDrop<Memory<P>>,
-    mapping: Option<DmaMapping<Arc<[PhysRange]>>>,
+    mapping: Option<DmaMapping<Segments>>,
     way: PhantomData<W>,
 }
 
@@ -385,7 +388,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
         // a watch or clock that panics must not free what is mapped already
         let mut memory = ManuallyDrop::new(memory);
-        match self.map_sg(memory.list.clone(), W::DIRECTION) {
+        match self.map_sg(Lent::ours(memory.list.clone()), W::DIRECTION) {
             Ok(mapping) => Ok(DeviceBuffer {
                 memory,
                 mapping: Some(mapping),
@@ -412,7 +415,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     pub fn take_back<W: Way>(
         &self,
         mut buffer: DeviceBuffer<P, W>,
-    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>> {
+    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Segments>> {
         let domain = self.dma().domain();
         if let Some(mapping) = buffer.mapping.take() {
             self.unmap(mapping)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What can go wrong.
 
-use super::DmaMapping;
+use super::{DmaMapping, Lent};
 use crate::{
     bounce::{BounceError, Span},
     domain::{BufferError, Lost, MapError, UnmapError},
@@ -48,7 +48,7 @@ pub enum DmaMapError {
 /// Why an unmap failed.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DmaUnmapError<L = PhysRange> {
+pub enum DmaUnmapError<L = Lent<PhysRange>> {
     /// The mapping is of another [`Dma`](super::Dma), or of a client of this one that has another
     /// bounce pool; here it is back. Two clients share a pool if they reach the same addresses,
     /// neither has one of its own ([`Dma::client_with_pool`](super::Dma::client_with_pool),
@@ -69,7 +69,7 @@ pub enum DmaUnmapError<L = PhysRange> {
 
 /// Why a batch of unmaps came to no end. What the iterator has still was not taken.
 #[derive(PartialEq, Eq, Debug)]
-pub struct DmaUnmapBatchError<L = PhysRange> {
+pub struct DmaUnmapBatchError<L = Lent<PhysRange>> {
     /// Mappings that have ended, whose lists came back.
     pub ended: usize,
     /// Those whose invalidation failed: of one round all that were mapped directly, and of the

@@ -44,34 +44,17 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     #[inline]
     pub fn map_single(
         &self,
-        buffer: PhysRange,
+        buffer: Lent<PhysRange>,
         direction: Direction,
     ) -> Result<DmaMapping, DmaMapError> {
         self.map_with(buffer, direction, DmaAttrs::default())
-    }
-
-    /// Maps `len` bytes, `offset` bytes into `page`.
-    ///
-    /// # Errors
-    /// [`DmaMapError`]; nothing is mapped then.
-    pub fn map_page(
-        &self,
-        page: PhysPage,
-        offset: ByteCount,
-        len: ByteCount,
-        direction: Direction,
-    ) -> Result<DmaMapping, DmaMapError> {
-        let at = page.0.checked_mul(GRANULE);
-        let at = at.and_then(|at| at.checked_add(offset.0));
-        let buffer = PhysRange::new(PhysAddr(at.unwrap_or(u64::MAX)), len);
-        self.map_single(buffer, direction)
     }
 
     /// Maps a scatter-gather list into one contiguous range of IOVAs.
     ///
     /// # Errors
     /// [`DmaMapError`]; nothing is mapped then.
-    pub fn map_sg<L: AsRef<[PhysRange]>>(
+    pub fn map_sg<L: DmaBuffer>(
         &self,
         list: L,
         direction: Direction,
@@ -84,13 +67,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # Errors
     /// [`DmaMapError`]; nothing is mapped then.
     #[inline]
-    pub fn map_with<L: AsRef<[PhysRange]>>(
+    pub fn map_with<L: DmaBuffer>(
         &self,
         list: L,
         direction: Direction,
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
-        match self.bounce_fast(list.as_ref(), direction, attrs.streaming) {
+        match self.bounce_fast(list.segments(), direction, attrs.streaming) {
             Some((iova, len, slot)) => {
                 let held = Held::Bounced(Buffer::Slot(slot));
                 Ok(self.untimed(list, iova, len, direction, held))
@@ -104,14 +87,14 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     /// The same, but what is mapped directly by a stream.
     #[inline]
-    pub(super) fn map_by<L: AsRef<[PhysRange]>>(
+    pub(super) fn map_by<L: DmaBuffer>(
         &self,
         stream: &mut Stream<P, T>,
         list: L,
         direction: Direction,
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
-        match self.bounce_fast(list.as_ref(), direction, attrs.streaming) {
+        match self.bounce_fast(list.segments(), direction, attrs.streaming) {
             Some((iova, len, slot)) => {
                 let held = Held::Bounced(Buffer::Slot(slot));
                 Ok(self.untimed(list, iova, len, direction, held))
@@ -143,13 +126,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     /// Apart, so that the usual case has not to make room for all others.
     #[inline(never)]
-    fn map_by_choice<L: AsRef<[PhysRange]>>(
+    fn map_by_choice<L: DmaBuffer>(
         &self,
         list: L,
         direction: Direction,
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
-        match self.map_fast_learned(list.as_ref(), direction, attrs) {
+        match self.map_fast_learned(list.segments(), direction, attrs) {
             Ok((iova, len, held)) => Ok(self.untimed(list, iova, len, direction, held)),
             Err(advice) => self.map_slow(OneByOne, list, direction, attrs, advice),
         }
@@ -181,7 +164,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[inline(never)]
-    fn map_slow<L: AsRef<[PhysRange]>, M: MapsDirect<P, T>>(
+    fn map_slow<L: DmaBuffer, M: MapsDirect<P, T>>(
         &self,
         by: M,
         list: L,
@@ -190,7 +173,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         advice: Option<Advice>,
     ) -> Result<DmaMapping<L>, DmaMapError> {
         let list = ManuallyDrop::new(list);
-        match self.place_list(by, (*list).as_ref(), direction, attrs, advice) {
+        match self.place_list(by, (*list).segments(), direction, attrs, advice) {
             Ok((iova, len, held, timed)) => Ok(DmaMapping {
                 list,
                 iova,

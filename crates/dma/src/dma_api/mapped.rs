@@ -7,12 +7,12 @@ use core::ops::Deref;
 
 /// A [`DmaMapping`] that is unmapped where it is dropped: see [`Client::map_guarded`].
 #[must_use = "dropped at once, it is mapped and unmapped"]
-pub struct Mapped<'c, P, T, D = Off, L = PhysRange>
+pub struct Mapped<'c, P, T, D = Off, L = Lent<PhysRange>>
 where
     P: CopyMemory,
     T: Translator<P>,
     D: Watch<P>,
-    L: AsRef<[PhysRange]>,
+    L: DmaBuffer,
 {
     client: &'c Client<P, T, D>,
     /// There until it ends.
@@ -50,23 +50,23 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let disk = dma.client(ClientConfig::default())?;
-    /// # let (first, second) = (PhysRange::page(PhysPage(1)), PhysRange::page(PhysPage(2)));
+    /// # let page = |at| unsafe { Lent::new(PhysRange::page(PhysPage(at))) };
+    /// # let (first, second) = (page(1), page(2));
     /// # fn tell(_: Iova) -> Result<(), std::fmt::Error> { Ok(()) }
     /// let header = disk.map_guarded(first, Direction::ToDevice)?;
     /// let data = disk.map_guarded(second, Direction::FromDevice)?; // or the header is unmapped
     /// tell(header.iova())?; // or both are
     /// tell(data.iova())?;
     /// // ... when the device has answered
-    /// let read = data.unmap()?;
-    /// assert_eq!(read, second);
-    /// # drop(header);
+    /// let second = data.unmap()?; // no device reaches it any more
+    /// # drop((header, second));
     /// # assert_eq!(dma.domain().stats().live, PageCount(0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`DmaMapError`]; nothing is mapped then.
-    pub fn map_guarded<L: AsRef<[PhysRange]>>(
+    pub fn map_guarded<L: DmaBuffer>(
         &self,
         list: L,
         direction: Direction,
@@ -84,7 +84,7 @@ where
     P: CopyMemory,
     T: Translator<P>,
     D: Watch<P>,
-    L: AsRef<[PhysRange]>,
+    L: DmaBuffer,
 {
     /// Ends the mapping, and brings back what the device wrote.
     ///
@@ -109,7 +109,7 @@ where
     P: CopyMemory,
     T: Translator<P>,
     D: Watch<P>,
-    L: AsRef<[PhysRange]>,
+    L: DmaBuffer,
 {
     type Target = DmaMapping<L>;
     fn deref(&self) -> &DmaMapping<L> {
@@ -122,7 +122,7 @@ where
     P: CopyMemory,
     T: Translator<P>,
     D: Watch<P>,
-    L: AsRef<[PhysRange]>,
+    L: DmaBuffer,
 {
     fn drop(&mut self) {
         let Some(mapping) = self.mapping.take() else {

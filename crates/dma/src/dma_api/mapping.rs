@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What map returns.
 
+use super::{DmaBuffer, Lent};
 use crate::{
     bounce::{Buffer, CellIndex, Route, SingleUseBuffer, Split},
     domain::Mapping,
@@ -18,7 +19,7 @@ use core::mem::ManuallyDrop;
 /// dropped.
 #[must_use = "a dropped mapping stays mapped until its domain ends"]
 #[derive(PartialEq, Eq, Debug)]
-pub struct DmaMapping<L = PhysRange> {
+pub struct DmaMapping<L = Lent<PhysRange>> {
     /// Dropped only where the device does not reach it any more.
     pub(super) list: ManuallyDrop<L>,
     pub(super) iova: Iova,
@@ -98,10 +99,10 @@ impl<L> DmaMapping<L> {
     }
 }
 
-impl<L: AsRef<[PhysRange]>> DmaMapping<L> {
+impl<L: DmaBuffer> DmaMapping<L> {
     /// The address of each segment of the list, in order.
     pub fn segments(&self) -> impl Iterator<Item = Iova> + '_ {
-        let list = self.list.as_ref();
+        let list = self.list.segments();
         let (mut direct, mut each) = (None, None);
         match &self.held {
             Held::Direct(mapping) => direct = Some(mapping.segments(list)),

@@ -15,11 +15,12 @@
 //!   -> DmaMapping { iova, len, .. }  (one type)             consumes it, gives the list back
 //! ```
 //!
-//! A mapping carries the list that was mapped, by value or by whatever holds it (`&[PhysRange]`,
-//! `Vec`, `Arc<[_]>`; a [`PhysRange`](crate::units::PhysRange) is a list of one), so mapping
-//! allocates nothing for it, and unmapping cannot be given another. What holds it comes back from
-//! an unmap that succeeded, and is dropped neither with a token nor after an invalidation that
-//! failed: the device may reach the memory then.
+//! What is mapped is memory whose owner has promised that a device may reach it: a [`DmaBuffer`],
+//! or addresses that were [lent](Lent), by value or by whatever holds them (`&[PhysRange]`, `Vec`,
+//! `Arc<[_]>`; a [`PhysRange`](crate::units::PhysRange) is a list of one). It goes into the
+//! mapping, so mapping allocates nothing for it, and unmapping cannot be given another. It comes
+//! back from an unmap that succeeded, and is dropped neither with a token nor after an invalidation
+//! that failed: the device may reach the memory then.
 //!
 //! # What the CPU sees
 //!
@@ -52,9 +53,10 @@
 //! let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
 //! let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
 //!
-//! // SAFETY: the buffer is ours.
-//! p.write(unsafe { Authority::assume() }, b"hello", buffer.addr)?;
-//! let mapping = nic.map_single(buffer, Direction::ToDevice)?;
+//! // SAFETY: the buffer is ours, and until the unmap the device's; nothing else looks at it.
+//! let (by, lent) = unsafe { (Authority::assume(), Lent::new(buffer)) };
+//! p.write(by, b"hello", buffer.addr)?;
+//! let mapping = nic.map_single(lent, Direction::ToDevice)?;
 //! // ... tell the device mapping.iova() and mapping.len(), wait until it is done ...
 //! nic.unmap(mapping)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -74,6 +76,7 @@ mod buffer;
 mod client;
 mod config;
 mod error;
+mod lent;
 mod map;
 mod mapped;
 mod mapping;
@@ -99,6 +102,7 @@ pub use buffer::{
 pub use client::Client;
 pub use config::{ClientConfig, DmaAttrs, DmaConfig, LowBits, Placement, Streaming};
 pub use error::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError};
+pub use lent::{DmaBuffer, Lent};
 pub use mapped::{Mapped, OnDropError};
 pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;

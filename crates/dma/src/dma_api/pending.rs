@@ -4,9 +4,9 @@
 #![allow(clippy::result_large_err)] // they have what comes back, and nothing is allocated to box it
 
 use super::{unmap_batch::Lists, *};
+use crate::domain::PendingUnmap;
 #[cfg(doc)]
 use crate::domain::UNMAP_ROUND;
-use crate::{domain::PendingUnmap, units::PhysRange};
 use core::iter;
 
 /// Mappings of a client whose unmap has begun, with their lists: see [`Client::unmap_start`].
@@ -42,7 +42,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let nic = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
-    /// # let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + nth));
+    /// # let buffer = |nth: u64| unsafe { Lent::new(PhysRange::page(PhysPage(0x100 + nth))) };
     /// let map = |nth| nic.map_single(buffer(nth), Direction::FromDevice);
     /// let mut ring: VecDeque<_> = (0..256).map(map).collect::<Result<_, _>>()?;
     /// let pending = nic.unmap_start(&mut ring.drain(..32));
@@ -54,7 +54,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// assert_eq!(packets.len(), 32);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn unmap_start<L: AsRef<[PhysRange]>>(
+    pub fn unmap_start<L: DmaBuffer>(
         &self,
         mappings: &mut impl Iterator<Item = DmaMapping<L>>,
     ) -> DmaPendingUnmap<'_, P, T, L> {

@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 /// Parts of the table.
 const SHARDS: usize = 16;
 
-type Token = Box<DmaMapping<Arc<[PhysRange]>>>;
+type Token = Box<DmaMapping<Lent<Arc<[PhysRange]>>>>;
 
 /// Tokens that were given up, by IOVA.
 pub(super) struct RawTable<P: Platform>([P::Lock<Vec<(u64, Token)>>; SHARDS]);
@@ -48,7 +48,7 @@ pub enum RawDmaError {
     },
     /// The mapping was found, and ending it failed.
     #[error(transparent)]
-    Unmap(#[from] DmaUnmapError<Arc<[PhysRange]>>),
+    Unmap(#[from] DmaUnmapError<Lent<Arc<[PhysRange]>>>),
     /// The mapping was found, and synchronising it failed.
     #[error(transparent)]
     Sync(#[from] SyncError),
@@ -136,7 +136,7 @@ fn check(token: &Token, len: ByteCount, direction: Direction) -> Result<(), RawD
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Gives a mapping's token up: from now on its address, length and direction end it.
-    pub fn into_raw(&self, mapping: DmaMapping<Arc<[PhysRange]>>) -> (Iova, ByteCount) {
+    pub fn into_raw(&self, mapping: DmaMapping<Lent<Arc<[PhysRange]>>>) -> (Iova, ByteCount) {
         let (iova, len) = (mapping.iova(), mapping.len());
         self.dma().raw.put(Box::new(mapping));
         (iova, len)

@@ -134,7 +134,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let nic = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
-    /// # let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + 3 * nth));
+    /// # let buffer = |nth: u64| unsafe { Lent::new(PhysRange::page(PhysPage(0x100 + 3 * nth))) };
     /// let mut rx = nic.stream(PageCount(64)); // one line ..
     /// let mut ring = VecDeque::new();
     /// for nth in 0..256 {
@@ -168,6 +168,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let disk = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
     /// # let list = |nth: u64| [0x100 + 4 * nth, 0x102 + 4 * nth].map(|at| PhysRange::page(PhysPage(at)));
+    /// # let list = |nth: u64| unsafe { Lent::new(list(nth)) };
     /// let mut queue = disk.stream(PageCount(64)); // one line ..
     /// let mut commands = Vec::new();
     /// for tag in 0..128 {
@@ -185,7 +186,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # Errors
     /// [`DmaMapError`]; nothing is mapped then.
     #[inline]
-    pub fn map_in<L: AsRef<[PhysRange]>>(
+    pub fn map_in<L: DmaBuffer>(
         &self,
         stream: &mut Stream<P, T>,
         list: L,

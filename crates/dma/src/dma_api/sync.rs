@@ -14,7 +14,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ///
     /// # Errors
     /// [`SyncError`]; no byte was moved then, except perhaps with [`SyncError::NotMemory`].
-    pub fn sync_for_cpu<L: AsRef<[PhysRange]>>(
+    pub fn sync_for_cpu<L: DmaBuffer>(
         &self,
         mapping: &DmaMapping<L>,
         span: Span,
@@ -32,7 +32,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ///
     /// # Errors
     /// [`SyncError`]; no byte was moved then, except perhaps with [`SyncError::NotMemory`].
-    pub fn sync_for_device<L: AsRef<[PhysRange]>>(
+    pub fn sync_for_device<L: DmaBuffer>(
         &self,
         mapping: &DmaMapping<L>,
         span: Span,
@@ -63,14 +63,14 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    fn sync<L: AsRef<[PhysRange]>>(
+    fn sync<L: DmaBuffer>(
         &self,
         mapping: &DmaMapping<L>,
         span: Span,
         way: Move,
     ) -> Result<(), SyncError> {
         let p = self.platform();
-        let list = mapping.list.as_ref();
+        let list = mapping.list.segments();
         let need = need_of(mapping);
         match (&mapping.held, &self.pool) {
             (Held::Bounced(buffer), Some(pool)) => {

@@ -24,10 +24,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// dropped, its memory is lost, and its pages
     /// are counted in [`DomainStats::quarantined`](crate::domain::DomainStats::quarantined).
     #[inline]
-    pub fn unmap<L: AsRef<[PhysRange]>>(
-        &self,
-        mapping: DmaMapping<L>,
-    ) -> Result<L, DmaUnmapError<L>> {
+    pub fn unmap<L: DmaBuffer>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
         if mapping.key != self.key || self.dma.watch.is_on() {
             return self.unmap_strict_or_slow(mapping);
         }
@@ -42,7 +39,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     ..
                 },
                 Some(pool),
-            ) => match pool.give_fast(&self.dma.domain, slot, &need, (*list).as_ref()) {
+            ) => match pool.give_fast(&self.dma.domain, slot, &need, (*list).segments()) {
                 Ok(()) => Ok(ManuallyDrop::into_inner(list)),
                 Err(hole) => {
                     drop(ManuallyDrop::into_inner(list));
@@ -55,7 +52,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     #[cold]
     #[inline(never)]
-    fn unmap_strict_or_slow<L: AsRef<[PhysRange]>>(
+    fn unmap_strict_or_slow<L: DmaBuffer>(
         &self,
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
@@ -66,7 +63,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     /// Ends one of this client's, and tells what watches.
-    pub(super) fn end_told<L: AsRef<[PhysRange]>>(
+    pub(super) fn end_told<L: DmaBuffer>(
         &self,
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
@@ -77,10 +74,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[cold]
-    fn end_watched<L: AsRef<[PhysRange]>>(
-        &self,
-        mapping: DmaMapping<L>,
-    ) -> Result<L, DmaUnmapError<L>> {
+    fn end_watched<L: DmaBuffer>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
         let (iova, len, direction) = (mapping.iova, mapping.len, mapping.direction);
         // before it ends, as its address may be another mapping's right after
         let mut event = self.event(iova, len, direction);
@@ -95,7 +89,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[inline(never)]
-    pub(super) fn end_here<L: AsRef<[PhysRange]>>(
+    pub(super) fn end_here<L: DmaBuffer>(
         &self,
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
@@ -106,7 +100,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[cold]
-    fn end_timed<L: AsRef<[PhysRange]>>(
+    fn end_timed<L: DmaBuffer>(
         &self,
         mapping: DmaMapping<L>,
         timed: Timed,
@@ -122,11 +116,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         ended
     }
 
-    fn end<L: AsRef<[PhysRange]>>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
+    fn end<L: DmaBuffer>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
         let need = need_of(&mapping);
         let domain = &self.dma.domain;
         let DmaMapping { list, held, .. } = mapping;
-        let named = (*list).as_ref();
+        let named = (*list).segments();
         let ended = match (held, &self.pool) {
             (Held::Bounced(buffer), Some(pool)) => pool.give(domain, buffer, &need, named),
             (Held::Direct(mapping), _) => domain.unmap(mapping).map_err(ReturnError::Unmap),

@@ -3,10 +3,7 @@
 #![allow(clippy::result_large_err)] // they have what comes back, and nothing is allocated to box it
 
 use super::{mapping::Held, *};
-use crate::{
-    domain::{Lost, Mapping, UNMAP_ROUND, UnmapBatchError},
-    units::*,
-};
+use crate::domain::{Lost, Mapping, UNMAP_ROUND, UnmapBatchError};
 use alloc::boxed::Box;
 use core::{iter, mem::ManuallyDrop};
 
@@ -112,7 +109,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let nic = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
-    /// # let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + nth));
+    /// # let buffer = |nth: u64| unsafe { Lent::new(PhysRange::page(PhysPage(0x100 + nth))) };
     /// let map = |nth| nic.map_single(buffer(nth), Direction::FromDevice);
     /// let mut ring: VecDeque<_> = (0..256).map(map).collect::<Result<_, _>>()?;
     /// // one poll: the device says that it has filled so many
@@ -121,7 +118,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// assert_eq!(packets.len(), 32);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn unmap_batch<L: AsRef<[PhysRange]>>(
+    pub fn unmap_batch<L: DmaBuffer>(
         &self,
         mappings: &mut impl Iterator<Item = DmaMapping<L>>,
         mut back: impl FnMut(L),
@@ -142,7 +139,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     /// How many have ended.
-    fn unmap_round<L: AsRef<[PhysRange]>>(
+    fn unmap_round<L: DmaBuffer>(
         &self,
         mappings: &mut impl Iterator<Item = DmaMapping<L>>,
         back: &mut impl FnMut(L),
@@ -159,7 +156,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// The next that is mapped directly, while there is room for its list. What comes before it
     /// ends here, and so does all where a watch is to be told; until something is `stopped` at.
     #[inline]
-    pub(super) fn next_direct<L: AsRef<[PhysRange]>>(
+    pub(super) fn next_direct<L: DmaBuffer>(
         &self,
         mappings: &mut impl Iterator<Item = DmaMapping<L>>,
         lists: &mut Lists<L>,

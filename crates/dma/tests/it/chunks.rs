@@ -3,6 +3,7 @@
 //! last of its pieces and not before.
 
 use crate::bounce::patchy::{Patchy, Rig, Tables};
+use crate::lend;
 use ioatlas_dma::{design, dma_api::*, domain::*, platform::Platform, units::*};
 use ioatlas_host::*;
 use std::sync::Arc;
@@ -303,7 +304,7 @@ fn direct(rig: &Rig) -> impl Fn(&mut Stream<Patchy, Tables>, u64) -> DmaMapping 
     let client = rig.client(Placement::Never);
     move |stream, nth| {
         client
-            .map_in(stream, page(nth), Direction::FromDevice)
+            .map_in(stream, lend(page(nth)), Direction::FromDevice)
             .expect("room")
     }
 }
@@ -344,7 +345,7 @@ fn what_fits_no_chunk_is_mapped_all_the_same() {
     let small = map(&mut stream, 0);
     let large = PhysRange::new(PhysAddr(0x400_0000), ByteCount(20 << 12));
     let large = nic
-        .map_in(&mut stream, large, Direction::ToDevice)
+        .map_in(&mut stream, lend(large), Direction::ToDevice)
         .expect("room");
     let next = map(&mut stream, 1);
     assert_eq!(next.iova().0, small.iova().0 + 4096, "its chunk goes on");
@@ -355,7 +356,7 @@ fn what_fits_no_chunk_is_mapped_all_the_same() {
     let other = rig.another(PolicyConfig::Strict);
     let theirs = crate::bounce::patchy::client(&other, Placement::Never);
     let foreign = theirs
-        .map_in(&mut stream, page(50), Direction::ToDevice)
+        .map_in(&mut stream, lend(page(50)), Direction::ToDevice)
         .expect("room");
     theirs.unmap(foreign).expect("theirs");
     for mapping in more.into_iter().chain([large, next, small]) {
@@ -373,10 +374,10 @@ fn what_bounces_goes_its_usual_way() {
     let frame = rig.p.host.frame_alloc().expect("a frame");
     let memory = PhysRange::page(frame.page());
     let bounced = nic
-        .map_in(&mut stream, memory, Direction::FromDevice)
+        .map_in(&mut stream, lend(memory), Direction::FromDevice)
         .expect("a slot");
     assert!(bounced.is_bounced());
     assert_eq!(idle(rig.dma.domain()), 0, "no chunk for it");
-    assert_eq!(nic.unmap(bounced), Ok(memory));
+    assert_eq!(nic.unmap(bounced), Ok(lend(memory)));
     rig.p.host.frame_free(frame);
 }

@@ -26,3 +26,9 @@ mod warm_path;
 // SAFETY: memory is a test's own, and no unit but a test's sees tables.
 pub const BY: ioatlas_dma::platform::Authority =
     unsafe { ioatlas_dma::platform::Authority::assume() };
+
+/// Memory of a test's own, which no reference leads to.
+pub fn lend<L>(list: L) -> ioatlas_dma::dma_api::Lent<L> {
+    // SAFETY: arenas of tests are words, and addresses outside of them are reached by nothing.
+    unsafe { ioatlas_dma::dma_api::Lent::new(list) }
+}

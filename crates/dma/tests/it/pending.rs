@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Unmaps that are started, and finished later, before a unit that answers when it is told to.
 
+use crate::lend;
 use crate::suspect::{Dom, Late, Tables, domain, map};
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use ioatlas_host::{Host, register};
@@ -102,7 +103,7 @@ fn it_may_be_sent_to_another_cpu() {
     let domain = Arc::new(domain);
     let dma = Arc::new(Dma::new(domain.clone(), DmaConfig::default()));
     let client = dma.client(ClientConfig::default()).expect("a client");
-    let none = std::iter::empty::<DmaMapping<Vec<PhysRange>>>();
+    let none = std::iter::empty::<DmaMapping<Lent<Vec<PhysRange>>>>();
     is_send(&client.unmap_start(&mut { none }));
     domain.audit().expect("P10");
 }
@@ -116,7 +117,7 @@ struct Lists {
     unit: Late,
     client: Client<Host, Tables>,
     lists: Vec<Owned>,
-    mapped: Vec<DmaMapping<Owned>>,
+    mapped: Vec<DmaMapping<Lent<Owned>>>,
 }
 
 impl Lists {
@@ -136,7 +137,7 @@ impl Lists {
             [PhysRange::new(page.addr(), ByteCount(len))].into()
         };
         let lists: Vec<_> = (0..count).map(list).collect();
-        let map = |list: &Owned| client.map_sg(list.clone(), Direction::FromDevice);
+        let map = |list: &Owned| client.map_sg(lend(list.clone()), Direction::FromDevice);
         let mapped = lists.iter().map(map).collect::<Result<_, _>>();
         Lists {
             mapped: mapped.expect("room"),
@@ -146,7 +147,7 @@ impl Lists {
             lists,
         }
     }
-    fn start(&mut self) -> DmaPendingUnmap<'_, Host, Tables, Owned> {
+    fn start(&mut self) -> DmaPendingUnmap<'_, Host, Tables, Lent<Owned>> {
         let mapped = std::mem::take(&mut self.mapped);
         self.client.unmap_start(&mut mapped.into_iter())
     }
@@ -175,7 +176,10 @@ fn lists_come_back_from_finish_and_from_nothing_else() {
             "P1: held still"
         );
         let mut back = Vec::new();
-        assert_eq!(pending.finish(|list| back.push(list)), Ok(count as usize));
+        assert_eq!(
+            pending.finish(|list| back.push(list.into_inner())),
+            Ok(count as usize)
+        );
         assert_eq!(back, lists, "in order");
         all.domain.audit().expect("P10");
     }
@@ -205,7 +209,7 @@ fn lists_that_a_device_may_reach_still_do_not_come_back() {
     let (lists, unit) = (all.lists.clone(), all.unit.clone());
     unit.dies();
     let mut back = Vec::new();
-    let error = all.start().finish(|list| back.push(list));
+    let error = all.start().finish(|list| back.push(list.into_inner()));
     let error = error.expect_err("P1: the unit is dead");
     assert_eq!(
         (error.ended, error.lost.map(|lost| lost.mappings)),
@@ -225,14 +229,16 @@ fn the_mapping_of_another_pool_is_told_by_finish() {
         ..ClientConfig::default()
     };
     let other = all.client.dma().client(config).expect("a client");
-    let theirs = other.map_sg(all.lists[1].clone(), Direction::FromDevice);
+    let theirs = other.map_sg(lend(all.lists[1].clone()), Direction::FromDevice);
     let theirs = theirs.expect("room");
     let at = theirs.iova();
     all.mapped.insert(3, theirs);
     let mut mapped = std::mem::take(&mut all.mapped).into_iter();
     let mut back = Vec::new();
     let pending = all.client.unmap_start(&mut mapped);
-    let error = pending.finish(|list| back.push(list)).expect_err("foreign");
+    let error = pending
+        .finish(|list| back.push(list.into_inner()))
+        .expect_err("foreign");
     assert_eq!((error.ended, error.lost, mapped.len()), (3, None, 3));
     let Some(DmaUnmapError::Foreign(theirs)) = error.stopped else {
         panic!("{:?}", error.stopped)
@@ -240,7 +246,7 @@ fn the_mapping_of_another_pool_is_told_by_finish() {
     assert_eq!(theirs.iova(), at);
     other.unmap(*theirs).expect("theirs");
     let pending = all.client.unmap_start(&mut mapped);
-    assert_eq!(pending.finish(|list| back.push(list)), Ok(3));
+    assert_eq!(pending.finish(|list| back.push(list.into_inner())), Ok(3));
     assert_eq!(back, all.lists);
     all.domain.audit().expect("P10");
 }

@@ -3,22 +3,25 @@
 
 use super::UserSpace;
 use ioatlas_dma::{
+    dma_api::DmaBuffer,
     platform::{Authority, CopyMemory, NotMemoryError},
     units::*,
 };
-use std::{mem::ManuallyDrop, sync::Arc};
+use std::{fmt, mem::ManuallyDrop, sync::Arc};
 
 /// Zeroed bytes that adjoin, so that one mapping covers them. They are read and written by copying,
 /// since a device may change them at any time.
 ///
-/// Do not drop a buffer that a device may still reach: its memory is used for others then. Unmap it
-/// first, and where the domain's policy defers invalidations call
+/// The DMA API maps a buffer and gives it back. Where its [`range`](Self::range) is mapped, or
+/// lent, do not drop a buffer that a device may still reach: its memory is used for others then.
+/// Unmap it first, and where the domain's policy defers invalidations call
 /// [`Domain::flush`](ioatlas_dma::domain::Domain::flush) too, since until then the kernel has it
 /// mapped. [`Buffer::leak`] is for those that could not be unmapped, or not be flushed.
 pub struct Buffer {
     platform: Arc<UserSpace>,
     run: PhysRun,
-    len: ByteCount,
+    /// All bytes of it, and no more.
+    range: PhysRange,
 }
 
 /// A buffer has taken its frames, and looks where bytes are before they are moved.
@@ -33,7 +36,7 @@ impl UserSpace {
         Some(Buffer {
             platform: self.clone(),
             run,
-            len,
+            range: PhysRange::new(run.first.addr(), len),
         })
     }
 }
@@ -41,13 +44,13 @@ impl UserSpace {
 impl Buffer {
     /// All of it, to be mapped.
     pub fn range(&self) -> PhysRange {
-        PhysRange::new(self.run.first.addr(), self.len)
+        self.range
     }
     /// A part of it, or nothing where that is not inside.
     pub fn part(&self, at: ByteCount, len: ByteCount) -> Option<PhysRange> {
         let end = at.0.checked_add(len.0)?;
         let first = || PhysAddr(self.run.first.addr().0 + at.0);
-        (end <= self.len.0).then(|| PhysRange::new(first(), len))
+        (end <= self.range.len.0).then(|| PhysRange::new(first(), len))
     }
     /// Copies bytes out, from byte `at` on.
     ///
@@ -76,6 +79,20 @@ impl Buffer {
     /// the unmap or of the flush.
     pub fn leak(self) {
         let _ = ManuallyDrop::new(self);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Buffer").field(&self.range).finish()
+    }
+}
+
+// SAFETY: the run is this buffer's, always the same, and read and written by copying alone. What
+// its memory becomes after a drop are other buffers and frames of the arena, reached so too.
+unsafe impl DmaBuffer for Buffer {
+    fn segments(&self) -> &[PhysRange] {
+        core::slice::from_ref(&self.range)
     }
 }
 

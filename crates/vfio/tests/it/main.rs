@@ -8,3 +8,9 @@ mod suite;
 // SAFETY: memory is a test's own; the kernel is a model of one.
 pub const BY: ioatlas_dma::platform::Authority =
     unsafe { ioatlas_dma::platform::Authority::assume() };
+
+/// Memory of a test's own, which no reference leads to.
+pub fn lend<L>(list: L) -> ioatlas_dma::dma_api::Lent<L> {
+    // SAFETY: buffers live as long as a test, and are moved by copies.
+    unsafe { ioatlas_dma::dma_api::Lent::new(list) }
+}

@@ -28,10 +28,13 @@ pub struct WatchedClient<P: CopyMemory, F: Format, U: RemappingUnit<P>> {
     serial: DomainSerial,
 }
 
+/// What is mapped, which is looked at beside its mapping.
+type List = Lent<Arc<[PhysRange]>>;
+
 /// A mapping, and which pages it has.
 #[derive(Debug)]
 pub struct WatchedMapping {
-    mapping: DmaMapping<Arc<[PhysRange]>>,
+    mapping: DmaMapping<List>,
     runs: Vec<IovaRange>,
 }
 
@@ -108,23 +111,20 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     ///
     /// # Errors
     /// Those of [`Client::map_sg`], unchanged.
-    pub fn map_sg(
-        &self,
-        list: Arc<[PhysRange]>,
-        direction: Direction,
-    ) -> Result<WatchedMapping, DmaMapError> {
+    pub fn map_sg(&self, list: List, direction: Direction) -> Result<WatchedMapping, DmaMapError> {
         let perm = direction.perm();
         let called = self.oracle.ledger().map_called(self.serial, perm, &list);
-        let result = self.client.map_sg(list.clone(), direction);
+        let named = Arc::clone(&list);
+        let result = self.client.map_sg(list, direction);
         // outside the oracle's lock: what a live mapping leads to stays as it is
         let shown = result.as_ref().ok().map(|mapping| {
-            let segments = mapping.segments().zip(list.iter());
+            let segments = mapping.segments().zip(named.iter());
             (
                 mapping.is_bounced(),
                 self.shown(segments, mapping.is_bounced()),
             )
         });
-        let runs = self.mapped(called, &list, shown, perm);
+        let runs = self.mapped(called, &named, shown, perm);
         result.map(|mapping| WatchedMapping { mapping, runs })
     }
 
@@ -193,10 +193,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     ///
     /// # Errors
     /// Those of [`Client::unmap`], unchanged.
-    pub fn unmap(
-        &self,
-        mapping: WatchedMapping,
-    ) -> Result<Arc<[PhysRange]>, DmaUnmapError<Arc<[PhysRange]>>> {
+    pub fn unmap(&self, mapping: WatchedMapping) -> Result<List, DmaUnmapError<List>> {
         let WatchedMapping { mapping, runs } = mapping;
         self.unmapping(runs, || self.client.unmap(mapping))
     }
@@ -210,7 +207,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     pub fn unmap_batch(
         &self,
         mappings: &mut impl Iterator<Item = WatchedMapping>,
-    ) -> Result<(), DmaUnmapBatchError<Arc<[PhysRange]>>> {
+    ) -> Result<(), DmaUnmapBatchError<List>> {
         let mut called = Vec::new();
         let mut taken = mappings.map(|WatchedMapping { mapping, runs }| {
             called.extend(self.unmap_called(runs));
@@ -258,7 +255,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     pub fn take_back<W: Way>(
         &self,
         buffer: WatchedBuffer<P, W>,
-    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>> {
+    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<List>> {
         let WatchedBuffer { buffer, runs } = buffer;
         self.unmapping(runs, || self.client.take_back(buffer))
     }

@@ -14,3 +14,9 @@ mod unit;
 // SAFETY: memory is a test's own, and devices are what the test says they do.
 pub const BY: ioatlas_dma::platform::Authority =
     unsafe { ioatlas_dma::platform::Authority::assume() };
+
+/// Memory of a test's own, which no reference leads to.
+pub fn lend<L>(list: L) -> ioatlas_dma::dma_api::Lent<L> {
+    // SAFETY: arenas of tests are words, and other addresses are reached by nothing.
+    unsafe { ioatlas_dma::dma_api::Lent::new(list) }
+}

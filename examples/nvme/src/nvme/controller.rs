@@ -279,7 +279,7 @@ impl<T: Translator<Host>> Drop for Controller<T> {
 }
 
 fn unmapped(error: UnmapError) -> NvmeError {
-    ioatlas_dma::dma_api::DmaUnmapError::<PhysRange>::Direct(error).into()
+    ioatlas_dma::dma_api::DmaUnmapError::<ioatlas_dma::dma_api::Lent>::Direct(error).into()
 }
 
 /// Asks for a normal shutdown, if the controller can answer: it runs and has not failed.

@@ -3,7 +3,7 @@
 
 use super::{command::*, queue::QueueId};
 use ioatlas_dma::{
-    dma_api::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError},
+    dma_api::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, Lent, SyncError},
     domain::MapError,
     units::*,
 };
@@ -134,7 +134,7 @@ pub enum NvmeError {
     UnmapBurst(#[from] Box<DmaUnmapBatchError>),
     /// A list was not unmapped.
     #[error(transparent)]
-    UnmapList(#[from] DmaUnmapError<Arc<[PhysRange]>>),
+    UnmapList(#[from] DmaUnmapError<Lent<Arc<[PhysRange]>>>),
     /// Bytes outside of a buffer.
     #[error(transparent)]
     Sync(#[from] SyncError),

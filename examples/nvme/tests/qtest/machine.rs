@@ -3,6 +3,7 @@
 
 use crate::qemu::Qemu;
 use ioatlas_dma::{
+    dma_api::Lent,
     domain::{Domain, DomainConfig},
     platform::Authority,
     table::{TableConfig, fmt::VtdSecond48},
@@ -32,6 +33,11 @@ const REGISTERS_LEN: u64 = 1 << 16;
 /// What reads and writes the arena.
 // SAFETY: it is the test's own.
 pub const OWNER: Authority = unsafe { Authority::assume() };
+/// A page of the test's own, lent to a device.
+pub fn lend<L>(list: L) -> Lent<L> {
+    // SAFETY: as of `OWNER`; it is looked at by copies alone.
+    unsafe { Lent::new(list) }
+}
 pub const DISK: ByteCount = ByteCount(8 << 20);
 pub const IDLE: Idle = Idle::Nap(Duration::from_micros(50));
 

@@ -23,7 +23,7 @@ pub fn after_unmap() -> std::result::Result<(), Failed> {
         Ok(queue.wait(IDLE)?.status.is_none())
     };
     pattern::plant(OWNER, &*machine.host, 1, page)?;
-    let mapping = client.map_single(page, Direction::FromDevice)?;
+    let mapping = client.map_single(lend(page), Direction::FromDevice)?;
     let at = mapping.iova();
     let while_mapped = read(at)?;
     let landed = pattern::changed(OWNER, &*machine.host, 1, page)?;
@@ -49,7 +49,7 @@ pub fn under_way() -> std::result::Result<(), Failed> {
     let page = PhysRange::page(frame.page());
     for unmapped in [false, true] {
         pattern::plant(OWNER, &*machine.host, 3, page)?;
-        let mapping = client.map_single(page, Direction::FromDevice)?;
+        let mapping = client.map_single(lend(page), Direction::FromDevice)?;
         let transfer = edu.begin_write(mapping.iova(), ByteCount(2048))?;
         let mut mapping = Some(mapping);
         if unmapped {

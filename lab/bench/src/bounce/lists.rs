@@ -16,9 +16,10 @@ use super::{
 };
 use crate::{
     Contestant, Effort, Failure, Figure, Pattern, Sizes, Spread, Subject, alternate, figure::usual,
+    platform::lend,
 };
 use ioatlas_dma::{
-    dma_api::DmaMapping,
+    dma_api::{DmaMapping, Lent},
     units::{PageCount, PhysRange},
 };
 use std::sync::Arc;
@@ -72,7 +73,7 @@ impl<'s> OfPages<'s> {
 }
 
 impl Subject for OfPages<'_> {
-    type Token = DmaMapping<Arc<[PhysRange]>>;
+    type Token = DmaMapping<Lent<Arc<[PhysRange]>>>;
     type Hand = usize;
 
     fn hand(&self, thread: usize) -> usize {
@@ -82,7 +83,7 @@ impl Subject for OfPages<'_> {
     fn take(&self, next: &mut usize, _: PageCount) -> Result<Self::Token, Failure> {
         let list = self.lists[*next % DEPTH].clone();
         *next += 1;
-        let mapped = self.served.client.map_sg(list, Way::Read.direction());
+        let mapped = self.served.client.map_sg(lend(list), Way::Read.direction());
         mapped.map_err(Failure::new)
     }
     fn give(&self, _: &mut usize, mapping: Self::Token) -> Result<(), Failure> {

@@ -2,7 +2,10 @@
 //! A domain with pools over an expensive translator, and a driver's operations on it.
 
 use super::{expensive::Expensive, load::Load, policy::Policy};
-use crate::{Failure, Subject, platform::Slots};
+use crate::{
+    Failure, Subject,
+    platform::{Slots, lend},
+};
 use ioatlas_dma::{
     design::Design,
     dma_api::{
@@ -203,7 +206,7 @@ impl Subject for Served {
         let buffer = self.buffers.nth(nth, self.load.block.pages());
         let mapped = self
             .client
-            .map_single(buffer, self.load.direction.direction());
+            .map_single(lend(buffer), self.load.direction.direction());
         mapped.map_err(Failure::new)
     }
     #[inline]

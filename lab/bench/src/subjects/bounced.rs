@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A short operation through a bounce slot that is kept: what the DMA API adds to the copy.
 
-use crate::{Failure, Subject, bounce::Way, platform::Slots};
+use crate::{
+    Failure, Subject,
+    bounce::Way,
+    platform::{Slots, lend},
+};
 use ioatlas_dma::{
     design::Design,
     dma_api::{
@@ -103,7 +107,7 @@ impl Subject for Bounced {
     #[inline]
     fn take(&self, hand: &mut Hand, _: PageCount) -> Result<DmaMapping, Failure> {
         let buffer = self.buffer(hand);
-        let mapped = self.client.map_single(buffer, self.way.direction());
+        let mapped = self.client.map_single(lend(buffer), self.way.direction());
         mapped.map_err(Failure::new)
     }
     /// As in a driver that keeps what it gets.
@@ -115,7 +119,7 @@ impl Subject for Bounced {
         place: &mut Option<DmaMapping>,
     ) -> Result<(), Failure> {
         let buffer = self.buffer(hand);
-        match self.client.map_single(buffer, self.way.direction()) {
+        match self.client.map_single(lend(buffer), self.way.direction()) {
             Ok(mapping) => {
                 *place = Some(mapping);
                 Ok(())

@@ -8,9 +8,12 @@
 //! on the machine, so a verdict is the same everywhere, and `cargo lab bench bounce` can be held
 //! against it.
 
-use ioatlas_bench::bounce::{
-    Block, Charge, Preset, Way,
-    expensive::{Expensive, Pace},
+use ioatlas_bench::{
+    bounce::{
+        Block, Charge, Preset, Way,
+        expensive::{Expensive, Pace},
+    },
+    platform::lend,
 };
 use ioatlas_dma::{
     design::Design,
@@ -179,7 +182,7 @@ impl Driver {
             }
             let at = self.first.0 + self.done % DEPTH * block.bytes().0;
             let buffer = PhysRange::new(PhysAddr(at), block.bytes());
-            let mapped = self.client.map_single(buffer, way.direction());
+            let mapped = self.client.map_single(lend(buffer), way.direction());
             self.flying.push_back(mapped.unwrap());
             self.done += 1;
         }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_types)] // of the clocks here
 
 use crate::bounce::rig::{Rig, Tables};
+use crate::lend;
 use ioatlas_dma::{
     dma_api::*,
     domain::{BufferError, MapError},
@@ -35,7 +36,7 @@ fn what_cannot_be_a_buffer_is_refused_by_every_placement() {
     for placement in EVERY {
         let client = rig.client(placement);
         let refused = |list: &[PhysRange]| {
-            let refused = client.map_sg(list, Direction::Bidirectional);
+            let refused = client.map_sg(lend(list), Direction::Bidirectional);
             match refused.unwrap_err() {
                 DmaMapError::Buffer(why) => why,
                 other => panic!("{placement:?}: {other}"),
@@ -66,16 +67,9 @@ fn what_cannot_be_a_buffer_is_refused_by_every_placement() {
                 }
             );
         }
-        let page = client.map_page(
-            PhysPage(u64::MAX),
-            ByteCount(1),
-            ByteCount(1),
-            Direction::ToDevice,
-        );
-        assert!(matches!(page, Err(DmaMapError::Buffer(_))), "{page:?}");
         // beyond memory, but no further than addresses go
         let hole = range(1 << 40, 100);
-        match client.map_single(hole, Direction::ToDevice) {
+        match client.map_single(lend(hole), Direction::ToDevice) {
             Ok(mapping) => {
                 assert!(!mapping.is_bounced(), "{placement:?}");
                 client.unmap(mapping).unwrap();
@@ -87,7 +81,7 @@ fn what_cannot_be_a_buffer_is_refused_by_every_placement() {
             Err(error) => assert_eq!(error, NotMemoryError(hole).into(), "{placement:?}"),
         }
         // as large as it may be: no allocation may be tried by its length
-        let huge = client.map_single(range(0, 1 << 52), Direction::FromDevice);
+        let huge = client.map_single(lend(range(0, 1 << 52)), Direction::FromDevice);
         assert!(huge.is_err(), "{placement:?}");
     }
     let usage = rig.dma.audit().unwrap();
@@ -116,7 +110,9 @@ fn syncs_move_their_span_and_nothing_else() {
         let span = Span::new(ByteCount(3000), ByteCount(4321));
 
         fill(1);
-        let mapping = client.map_single(buffer, Direction::Bidirectional).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::Bidirectional)
+            .unwrap();
         let device = |from: u64, len| -> Vec<u8> {
             let read = rig.device_read(Iova(mapping.iova().0 + from), len);
             read.into_iter().map(|byte| byte.unwrap()).collect()
@@ -163,7 +159,7 @@ fn raw(
     direction: Direction,
 ) -> Iova {
     let list: Arc<[PhysRange]> = [buffer].into();
-    let mapping = client.map_sg(list, direction).unwrap();
+    let mapping = client.map_sg(lend(list), direction).unwrap();
     client.into_raw(mapping).0
 }
 
@@ -295,7 +291,9 @@ fn the_recorder_tells_what_went_wrong_and_what_went_before() {
     };
 
     NOW.store(1_000_000, Relaxed);
-    let mapping = client.map_single(buffer, Direction::FromDevice).unwrap();
+    let mapping = client
+        .map_single(lend(buffer), Direction::FromDevice)
+        .unwrap();
     let iova = mapping.iova();
     let byte = PhysRange::new(PhysAddr(memory.0 + 4999), ByteCount(1));
     let beside = PhysRange::new(PhysAddr(memory.0 + 5000), ByteCount(1));
@@ -326,7 +324,7 @@ fn the_recorder_tells_what_went_wrong_and_what_went_before() {
     assert!(text.contains("never mapped"), "{text}");
 
     let list: Arc<[PhysRange]> = [buffer].into();
-    let mapping = client.map_sg(list, Direction::ToDevice).unwrap();
+    let mapping = client.map_sg(lend(list), Direction::ToDevice).unwrap();
     let (iova, len) = client.into_raw(mapping);
     assert!(
         client
@@ -341,7 +339,9 @@ fn the_recorder_tells_what_went_wrong_and_what_went_before() {
     client.unmap_raw(iova, len, Direction::ToDevice).unwrap();
     assert!(client.unmap_raw(iova, len, Direction::ToDevice).is_err() && found(Mistake::NotMapped));
 
-    let leaked = client.map_single(buffer, Direction::ToDevice).unwrap();
+    let leaked = client
+        .map_single(lend(buffer), Direction::ToDevice)
+        .unwrap();
     let leaks = recorder.leaks(client.number());
     assert_eq!(leaks.len(), 1);
     assert!(leaks[0].iova == leaked.iova() && found(Mistake::Leak));
@@ -366,7 +366,9 @@ fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
     let buffer = PhysRange::new(PhysAddr(memory.0 + 7), ByteCount(4096));
     let mut bounced = 0;
     for nth in 0..2000u64 {
-        let mapping = client.map_single(buffer, Direction::FromDevice).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::FromDevice)
+            .unwrap();
         bounced += u64::from(mapping.is_bounced());
         rig.device_write(mapping.iova(), &nth.to_le_bytes());
         client.unmap(mapping).unwrap();
@@ -417,10 +419,16 @@ fn adaptive_learns_also_where_there_is_no_buffer_left() {
         rig.client(Placement::Always),
     );
     let buffer = PhysRange::new(rig.memory(1), ByteCount(4096));
-    let map = || greedy.map_single(buffer, Direction::FromDevice).unwrap();
+    let map = || {
+        greedy
+            .map_single(lend(buffer), Direction::FromDevice)
+            .unwrap()
+    };
     let held = [map(), map()];
     for _ in 0..1000 {
-        let mapping = client.map_single(buffer, Direction::FromDevice).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::FromDevice)
+            .unwrap();
         assert!(!mapping.is_bounced());
         client.unmap(mapping).unwrap();
     }

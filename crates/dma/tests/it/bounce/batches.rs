@@ -2,6 +2,7 @@
 //! Several mappings unmapped by one call of a client: bounced and direct ones mixed.
 
 use crate::bounce::{patchy, rig::Rig};
+use crate::lend;
 use ioatlas_dma::{
     dma_api::*,
     domain::{PolicyConfig, UNMAP_ROUND},
@@ -28,7 +29,11 @@ fn bounced_ones_come_back_with_their_bytes_and_direct_ones_take_one_invalidation
         let rig = Rig::new(DmaConfig::default());
         let client = rig.client(SMALL);
         let all = buffers(rig.memory(count), count);
-        let map = |buffer: &PhysRange| client.map_single(*buffer, Direction::FromDevice).unwrap();
+        let map = |buffer: &PhysRange| {
+            client
+                .map_single(lend(*buffer), Direction::FromDevice)
+                .unwrap()
+        };
         let mapped: Vec<_> = all.iter().map(map).collect();
         for (nth, mapping) in (0..count).zip(&mapped) {
             assert_eq!(mapping.is_bounced(), nth.is_multiple_of(2), "{nth}");
@@ -49,7 +54,7 @@ fn bounced_ones_come_back_with_their_bytes_and_direct_ones_take_one_invalidation
                 // of a round of one small buffer alone there is nothing to invalidate
                 let least = (back.len() as u64 + 1) / UNMAP_ROUND as u64;
                 assert!(made >= least, "P1: the {}th list is back", back.len());
-                back.push(list);
+                back.push(list.into_inner());
             })
             .unwrap();
         assert_eq!(back, all, "in order");
@@ -72,14 +77,18 @@ fn the_mapping_of_another_pool_comes_back_and_the_rest_is_left() {
     let rig = Rig::new(DmaConfig::default());
     let (client, other) = (rig.client(SMALL), rig.client(Placement::Never));
     let all = buffers(rig.memory(8), 8);
-    let map = |buffer: &PhysRange| client.map_single(*buffer, Direction::FromDevice).unwrap();
+    let map = |buffer: &PhysRange| {
+        client
+            .map_single(lend(*buffer), Direction::FromDevice)
+            .unwrap()
+    };
     let mut mapped: Vec<_> = all.iter().map(map).collect();
-    let theirs = other.map_single(all[0], Direction::ToDevice).unwrap();
+    let theirs = other.map_single(lend(all[0]), Direction::ToDevice).unwrap();
     let at = theirs.iova();
     mapped.insert(5, theirs);
     let mut mapped = mapped.into_iter();
     let mut back = Vec::new();
-    let error = client.unmap_batch(&mut mapped, |list| back.push(list));
+    let error = client.unmap_batch(&mut mapped, |list| back.push(list.into_inner()));
     let error = error.unwrap_err();
     assert_eq!((error.ended, error.lost), (5, None));
     let text = error.to_string();
@@ -91,7 +100,7 @@ fn the_mapping_of_another_pool_comes_back_and_the_rest_is_left() {
     other.unmap(*theirs).unwrap();
     assert_eq!((back.len(), mapped.len()), (5, 3));
     client
-        .unmap_batch(&mut mapped, |list| back.push(list))
+        .unmap_batch(&mut mapped, |list| back.push(list.into_inner()))
         .unwrap();
     assert_eq!(back, all);
 }
@@ -114,7 +123,7 @@ fn lists_that_a_device_may_reach_still_are_never_dropped() {
         })
         .collect();
     let (lists, alive): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-    let map = |list| client.map_sg(list, Direction::FromDevice).unwrap();
+    let map = |list| client.map_sg(lend(list), Direction::FromDevice).unwrap();
     let mut mapped: Vec<_> = lists.into_iter().map(map).collect();
     let last = mapped.split_off(6);
     rig.fail_after(0);
@@ -155,7 +164,7 @@ fn what_ends_by_itself_and_was_not_flushed_is_lost_with_the_others() {
         lists.push([second_half(page()), page(), page()].into());
         lists.push([page()].into());
         let map = |list: &Arc<[PhysRange]>| {
-            let mapped = client.map_sg(list.clone(), Direction::FromDevice);
+            let mapped = client.map_sg(lend(list.clone()), Direction::FromDevice);
             mapped.unwrap()
         };
         let mut mapped: Vec<_> = lists.iter().map(map).collect();
@@ -197,9 +206,11 @@ fn the_direct_segments_of_a_list_take_one_invalidation() {
             ByteCount(GRANULE),
         )])
         .collect();
-    let mapping = client.map_sg(list.clone(), Direction::FromDevice).unwrap();
+    let mapping = client
+        .map_sg(lend(list.clone()), Direction::FromDevice)
+        .unwrap();
     let before = rig.domain.stats().invalidations;
-    assert_eq!(client.unmap(mapping).unwrap(), list);
+    assert_eq!(*client.unmap(mapping).unwrap(), list);
     let made = rig.domain.stats().invalidations - before;
     // that with an edge ends by itself
     assert_eq!(made, 2, "nine segments are mapped as they are");

@@ -2,6 +2,7 @@
 //! Several threads, one pool.
 
 use crate::bounce::rig::Rig;
+use crate::lend;
 use ioatlas_dma::{dma_api::*, units::*};
 use ioatlas_host::register;
 
@@ -50,7 +51,7 @@ fn threads_that_share_a_pool_never_see_each_others_bytes() {
                         Direction::Bidirectional,
                     ][round % 3];
                     rig.poke(buffer.addr, &vec![mark; len as usize]);
-                    let mapping = client.map_single(buffer, direction).unwrap();
+                    let mapping = client.map_single(lend(buffer), direction).unwrap();
                     if direction != Direction::FromDevice {
                         let seen = rig.device_read(mapping.iova(), len);
                         let same = seen.iter().all(|byte| *byte == Some(mark));

@@ -3,6 +3,7 @@
 //! the policy.
 
 use crate::bounce::patchy::*;
+use crate::lend;
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 
 fn policies() -> [PolicyConfig; 6] {
@@ -73,7 +74,7 @@ fn frames_of_a_map_that_was_undone_and_not_flushed_are_never_free() {
             // both ends lie inside a granule
             let buffer = PhysRange::new(PhysAddr(8), ByteCount((FRAMES - 1) * GRANULE));
             let client = rig.client(Placement::SingleUse);
-            match client.map_single(buffer, Direction::FromDevice) {
+            match client.map_single(lend(buffer), Direction::FromDevice) {
                 Err(DmaMapError::NoSpace(none)) => matches!(none.single_use, Lack::Invalidate(_)),
                 _ => false,
             }
@@ -128,7 +129,9 @@ fn a_slot_that_was_not_flushed_is_never_used_again() {
     let memory = rig.p.frame_alloc().unwrap().page().addr();
     let map = || {
         let buffer = PhysRange::new(memory, ByteCount(100));
-        client.map_single(buffer, Direction::FromDevice).unwrap()
+        client
+            .map_single(lend(buffer), Direction::FromDevice)
+            .unwrap()
     };
     let mapping = map();
     let at = mapping.iova().page();

@@ -2,6 +2,7 @@
 //! What comes when the classes are full, and how memory is freed.
 
 use crate::bounce::rig::{Rig, Tables};
+use crate::lend;
 use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
 use ioatlas_host::Host;
 
@@ -30,7 +31,7 @@ fn on_demand(chunks_max: u32, single_use: SingleUse) -> Growth {
 
 fn unmap_all<L>(client: &Client<Host, Tables>, mappings: Vec<DmaMapping<L>>)
 where
-    L: AsRef<[PhysRange]> + std::fmt::Debug,
+    L: DmaBuffer + std::fmt::Debug,
 {
     for mapping in mappings {
         client.unmap(mapping).unwrap();
@@ -48,7 +49,9 @@ fn each_step_serves_when_those_before_are_full() {
     let mut live = Vec::new();
     let mut sync = Vec::new();
     for nth in 0..many {
-        let mapping = client.map_single(buffer, Direction::ToDevice).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::ToDevice)
+            .unwrap();
         let seen = rig.device_read(mapping.iova(), 4096);
         assert!(seen.iter().all(|byte| *byte == Some(9)), "operation {nth}");
         sync.push(mapping.iova());
@@ -86,7 +89,9 @@ fn a_chunks_page_that_is_zero_in_part_shows_nothing_to_its_next_user() {
     rig.poke(memory, &[7; 4096]);
     let map = |offset, len| {
         let buffer = PhysRange::new(PhysAddr(memory.0 + offset), ByteCount(len));
-        client.map_single(buffer, Direction::FromDevice).unwrap()
+        client
+            .map_single(lend(buffer), Direction::FromDevice)
+            .unwrap()
     };
     let held: Vec<_> = (0..4).map(|_| map(0, 4096)).collect();
     for (offset, len) in [(0, 100), (0, 4095), (1, 4095), (300, 700)] {
@@ -113,7 +118,11 @@ fn what_is_exhausted_is_named() {
     let memory = rig.memory(3);
     let buffer = PhysRange::new(memory, ByteCount(5000));
     let live: Vec<_> = (0..2)
-        .map(|_| client.map_single(buffer, Direction::ToDevice).unwrap())
+        .map(|_| {
+            client
+                .map_single(lend(buffer), Direction::ToDevice)
+                .unwrap()
+        })
         .collect();
     let none = |slots| BounceError {
         len: ByteCount(5000),
@@ -121,10 +130,12 @@ fn what_is_exhausted_is_named() {
         chunks: Lack::Off,
         single_use: Lack::Off,
     };
-    let refused = client.map_single(buffer, Direction::FromDevice);
+    let refused = client.map_single(lend(buffer), Direction::FromDevice);
     assert_eq!(refused.unwrap_err(), DmaMapError::NoSpace(none(Lack::Full)));
     let large = PhysRange::new(memory, ByteCount(3 * 4096));
-    let refused = client.map_single(large, Direction::FromDevice).unwrap_err();
+    let refused = client
+        .map_single(lend(large), Direction::FromDevice)
+        .unwrap_err();
     let too_large = BounceError {
         len: ByteCount(3 * 4096),
         ..none(Lack::TooLarge)
@@ -132,7 +143,7 @@ fn what_is_exhausted_is_named() {
     assert_eq!(refused, DmaMapError::NoSpace(too_large));
     // an optimisation goes without
     let other = rig.client(Placement::Below(ByteCount(1 << 20)));
-    let mapping = other.map_single(buffer, Direction::ToDevice).unwrap();
+    let mapping = other.map_single(lend(buffer), Direction::ToDevice).unwrap();
     assert!(!mapping.is_bounced());
     other.unmap(mapping).unwrap();
     let steps = rig.dma.usage()[0].steps;
@@ -150,7 +161,7 @@ fn a_slot_changes_its_permission_by_an_unmap() {
     let memory = rig.memory(1);
     rig.poke(memory, &[5; 4096]);
     let buffer = PhysRange::new(memory, ByteCount(4096));
-    let map = |direction| client.map_single(buffer, direction).unwrap();
+    let map = |direction| client.map_single(lend(buffer), direction).unwrap();
     let all = |direction| -> Vec<_> { (0..4).map(|_| map(direction)).collect() };
     unmap_all(&client, all(Direction::ToDevice));
     let started = rig.domain.stats().invalidations;
@@ -189,12 +200,16 @@ fn idle_pools_give_their_memory_back() {
     // a mapping of the domain's own, so that the upper tables are there
     let other = rig.client(Placement::Never);
     let page = PhysRange::new(memory, ByteCount(4096));
-    let kept = other.map_single(page, Direction::ToDevice).unwrap();
+    let kept = other.map_single(lend(page), Direction::ToDevice).unwrap();
     let before = rig.p.frames_in_use();
     for (pages, many) in [(1, 600), (2, 200), (5, 100), (16, 40)] {
         let buffer = PhysRange::new(memory, ByteCount(pages * 4096));
         let live: Vec<_> = (0..many)
-            .map(|_| client.map_single(buffer, Direction::FromDevice).unwrap())
+            .map(|_| {
+                client
+                    .map_single(lend(buffer), Direction::FromDevice)
+                    .unwrap()
+            })
             .collect();
         unmap_all(&client, live);
     }
@@ -221,7 +236,9 @@ fn idle_pools_give_their_memory_back() {
     );
     // and it grows again
     let buffer = PhysRange::new(memory, ByteCount(4096));
-    let mapping = client.map_single(buffer, Direction::FromDevice).unwrap();
+    let mapping = client
+        .map_single(lend(buffer), Direction::FromDevice)
+        .unwrap();
     assert_eq!(rig.device_write(mapping.iova(), &[7; 4096]), 4096);
     client.unmap(mapping).unwrap();
     assert_eq!(rig.peek(memory, 4096), [7; 4096]);
@@ -236,14 +253,14 @@ fn memory_that_a_pool_keeps_serves_where_there_is_no_other() {
     let memory = rig.memory(1);
     let small = PhysRange::new(memory, ByteCount(4096));
     let mut live = Vec::new();
-    while let Ok(mapping) = client.map_single(small, Direction::ToDevice) {
+    while let Ok(mapping) = client.map_single(lend(small), Direction::ToDevice) {
         live.push(mapping);
     }
     assert!(live.len() > 40);
     unmap_all(&client, live);
     assert_eq!(rig.p.frames_in_use(), 80, "all of it is kept");
     let list = vec![small; 16];
-    let mapping = client.map_sg(list, Direction::ToDevice).unwrap();
+    let mapping = client.map_sg(lend(list), Direction::ToDevice).unwrap();
     client.unmap(mapping).unwrap();
     rig.dma.audit().unwrap();
     rig.domain.audit().unwrap();
@@ -258,7 +275,9 @@ fn a_pool_that_ends_gives_everything_back() {
     let mut alive = Vec::new();
     for len in [100, 5000, 20000, 4096, 4096, 4096] {
         let buffer = PhysRange::new(memory, ByteCount(len));
-        let mapping = client.map_single(buffer, Direction::Bidirectional).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::Bidirectional)
+            .unwrap();
         if len == 100 {
             alive.push(mapping);
         } else {
@@ -299,12 +318,12 @@ fn whichever_allocation_fails_nothing_is_lost() {
                     vec![PhysRange::new(memory, ByteCount(4096)); *len as usize / 4096 + 1]
                 })
                 .collect();
-            if let Ok(mapping) = client.map_sg(list, Direction::Bidirectional) {
+            if let Ok(mapping) = client.map_sg(lend(list), Direction::Bidirectional) {
                 live.push(mapping);
             }
         }
         let odd = PhysRange::new(PhysAddr(memory.0 + 5), ByteCount(4000));
-        if let Ok(mapping) = untrusted.map_sg(vec![odd], Direction::ToDevice) {
+        if let Ok(mapping) = untrusted.map_sg(lend(vec![odd]), Direction::ToDevice) {
             live.push(mapping);
         }
         rig.dma.audit().unwrap();
@@ -356,7 +375,7 @@ fn a_fixed_pool_neither_maps_nor_starves_another() {
     let buffer = PhysRange::new(memory, ByteCount(4000));
     let started = rig.domain.stats();
     let mut taken = Vec::new();
-    while let Ok(mapping) = busy.map_single(buffer, Direction::ToDevice) {
+    while let Ok(mapping) = busy.map_single(lend(buffer), Direction::ToDevice) {
         taken.push(mapping);
     }
     assert_eq!(taken.len(), 4);
@@ -365,7 +384,7 @@ fn a_fixed_pool_neither_maps_nor_starves_another() {
         Direction::ToDevice,
         Direction::Bidirectional,
     ] {
-        let mapping = quiet.map_single(buffer, direction).unwrap();
+        let mapping = quiet.map_single(lend(buffer), direction).unwrap();
         let seen = rig.device_read(mapping.iova(), 4096);
         let own = if direction == Direction::FromDevice {
             0
@@ -436,7 +455,7 @@ fn shares_of_one_budget_have_their_minimum_and_borrow_the_rest() {
     rig.poke(memory, &[3; 4096]);
     let buffer = PhysRange::new(memory, ByteCount(4096));
     let all = |client: &Client<_, _>| {
-        let map = || client.map_single(buffer, Direction::Bidirectional);
+        let map = || client.map_single(lend(buffer), Direction::Bidirectional);
         std::iter::from_fn(|| map().ok()).collect::<Vec<_>>()
     };
     let mut taken = all(&busy);

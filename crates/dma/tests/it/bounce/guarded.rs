@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_types)] // a test counts what it is told
 
 use crate::bounce::{patchy, rig::*};
+use crate::lend;
 use core::fmt;
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use std::sync::{
@@ -53,7 +54,7 @@ fn what_is_left_by_an_error_is_unmapped() {
         let lists = lists(&*rig.p, &mut frames);
         let request = || -> Result<(), &str> {
             let all = lists.iter().map(|list| {
-                let guard = client.map_guarded(list.clone(), Direction::Bidirectional);
+                let guard = client.map_guarded(lend(list.clone()), Direction::Bidirectional);
                 guard.expect("room")
             });
             let all: Vec<_> = all.collect();
@@ -85,12 +86,16 @@ fn a_guard_gives_back_what_it_was_given() {
     let rig = Rig::new(DmaConfig::default());
     let client = rig.dma.client(ClientConfig::default()).unwrap();
     let buffer = PhysRange::page(PhysPage(7));
-    let map = || client.map_guarded(buffer, Direction::FromDevice).unwrap();
-    assert_eq!(map().unmap(), Ok(buffer));
+    let map = || {
+        client
+            .map_guarded(lend(buffer), Direction::FromDevice)
+            .unwrap()
+    };
+    assert_eq!(map().unmap(), Ok(lend(buffer)));
     let mapping = map().into_mapping();
     let reached = rig.translate(mapping.iova(), AccessKind::Write);
     assert_eq!(reached, Some(buffer.addr), "P14: it lives");
-    assert_eq!(client.unmap(mapping), Ok(buffer));
+    assert_eq!(client.unmap(mapping), Ok(lend(buffer)));
 }
 
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -110,7 +115,7 @@ fn an_unmap_that_fails_in_a_drop_is_counted_and_told_and_its_list_is_kept() {
     let dma = Arc::new(Dma::new(rig.dma.domain().clone(), config));
     let client = dma.client(ClientConfig::default()).unwrap();
     let list: Arc<[PhysRange]> = Arc::new([PhysRange::page(PhysPage(7))]);
-    let guard = client.map_guarded(list.clone(), Direction::FromDevice);
+    let guard = client.map_guarded(lend(list.clone()), Direction::FromDevice);
     let guard = guard.unwrap();
     rig.fail(true);
     drop(guard);

@@ -4,6 +4,7 @@
 use crate::{
     allocators::counting::{Failing, failing},
     bounce::rig::Rig,
+    lend,
 };
 use ioatlas_dma::{
     dma_api::*, domain::*, iova::AllocErrorCause, platform::*, policy, translator::*, units::*,
@@ -69,14 +70,14 @@ pub struct Driven {
 pub fn drive<'l, P: CopyMemory, T: Translator<P>>(
     client: &Client<P, T>,
     lists: &'l [Vec<PhysRange>],
-    held: &mut Vec<DmaMapping<&'l [PhysRange]>>,
+    held: &mut Vec<DmaMapping<Lent<&'l [PhysRange]>>>,
 ) -> Driven {
     let mut driven = Driven::default();
     let end = |mapping| assert!(client.unmap(mapping).is_ok(), "a live mapping");
     for turn in 0..3 {
         for list in lists {
             for direction in [Direction::ToDevice, Direction::FromDevice] {
-                match client.map_sg(&list[..], direction) {
+                match client.map_sg(lend(&list[..]), direction) {
                     Ok(mapping) => held.push(mapping),
                     Err(error) if lacks_memory(&error) => driven.refused += 1,
                     Err(error) => driven.wrong = Some(error),
@@ -203,7 +204,7 @@ fn unmap_does_without_magazines() {
             let rig = Rig::new(DmaConfig::default());
             let client = rig.client(Placement::Always);
             let buffer = PhysRange::new(PhysAddr(rig.memory(1).0 + 100), ByteCount(50));
-            let map = |_| client.map_single(buffer, direction).expect("room");
+            let map = |_| client.map_single(lend(buffer), direction).expect("room");
             let held: Vec<_> = (0..40).map(map).collect();
             let (unmapped, failed) = failing(Failing::From(nth), || {
                 held.into_iter().all(|held| client.unmap(held).is_ok())
@@ -239,7 +240,7 @@ fn a_fixed_pool_needs_no_memory_and_unmaps_nothing() {
     for _ in 0..3 {
         let map = |_| {
             client
-                .map_single(buffer, Direction::ToDevice)
+                .map_single(lend(buffer), Direction::ToDevice)
                 .expect("room")
         };
         let held: Vec<_> = (0..SLOTS).map(map).collect();

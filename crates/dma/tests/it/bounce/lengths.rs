@@ -3,6 +3,7 @@
 //! not at all, at every edge that lengths have: words, lines, pages, slots.
 
 use crate::bounce::rig::Rig;
+use crate::lend;
 use ioatlas_dma::{dma_api::*, units::*};
 
 /// What lies in the buffer's pages beside it; what the users send; what the device writes.
@@ -54,7 +55,10 @@ impl User<'_> {
         rig.poke(self.memory, &vec![AROUND; (PAGES * GRANULE) as usize]);
         rig.poke(at, &vec![byte; len as usize]);
         let buffer = PhysRange::new(at, ByteCount(len));
-        let mapping = self.client.map_single(buffer, self.direction).unwrap();
+        let mapping = self
+            .client
+            .map_single(lend(buffer), self.direction)
+            .unwrap();
         assert!(mapping.is_bounced(), "{what}");
         let (iova, first) = (mapping.iova(), mapping.iova().page().addr());
         // from the beginning of its first page: what the device may not read it does not see

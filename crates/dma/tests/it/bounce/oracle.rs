@@ -3,6 +3,7 @@
 //! of memory, what it holds.
 
 use crate::bounce::rig::{Rig, Tables};
+use crate::lend;
 use ioatlas_dma::{dma_api::*, units::*};
 use ioatlas_host::Host;
 use proptest::prelude::*;
@@ -103,7 +104,7 @@ proptest! {
                     }
                     let buffer = PhysRange::new(PhysAddr(memory.0 + at), ByteCount(len));
                     let direction = [Direction::ToDevice, Direction::FromDevice, Direction::Bidirectional][way as usize];
-                    let mapping = clients[client].map_single(buffer, direction).unwrap();
+                    let mapping = clients[client].map_single(lend(buffer), direction).unwrap();
                     if client > 2 {
                         prop_assert_eq!(mapping.iova().offset(), buffer.addr.offset(), "low bits");
                     }

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_types)] // a test counts what the platform does
 
 use crate::bounce::patchy::{Patchy, Rig};
+use crate::lend;
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -63,7 +64,7 @@ fn an_owner_outlives_an_unmap_that_was_not_flushed() {
     for (placement, list) in cases(&rig.p) {
         let client = rig.client(placement);
         let (owner, alive) = owned(&list);
-        let mapping = client.map_sg(owner, Direction::FromDevice).unwrap();
+        let mapping = client.map_sg(lend(owner), Direction::FromDevice).unwrap();
         rig.fail(true);
         let lost = rig.dma.domain().stats().quarantined.pages;
         match client.unmap(mapping) {
@@ -77,7 +78,7 @@ fn an_owner_outlives_an_unmap_that_was_not_flushed() {
         assert!(now > lost, "{placement:?}: not counted");
         // and one that is flushed gives it back
         let (owner, alive) = owned(&list);
-        let mapping = client.map_sg(owner, Direction::FromDevice).unwrap();
+        let mapping = client.map_sg(lend(owner), Direction::FromDevice).unwrap();
         drop(client.unmap(mapping));
         assert!(!lives(&alive), "{placement:?}");
     }
@@ -88,14 +89,16 @@ fn an_owner_outlives_a_token_that_is_dropped() {
     let rig = Rig::new(PolicyConfig::Strict);
     for (placement, list) in cases(&rig.p) {
         let (owner, alive) = owned(&list);
-        let mapping = rig.client(placement).map_sg(owner, Direction::FromDevice);
+        let mapping = rig
+            .client(placement)
+            .map_sg(lend(owner), Direction::FromDevice);
         drop(mapping.unwrap());
         assert!(lives(&alive), "{placement:?}: it is mapped still");
     }
     // nor with an error that has the token
     let (owner, alive) = owned(&cases(&rig.p)[0].1);
     let mapping = rig.client(Placement::Never);
-    let mapping = mapping.map_sg(owner, Direction::FromDevice).unwrap();
+    let mapping = mapping.map_sg(lend(owner), Direction::FromDevice).unwrap();
     let elsewhere = Rig::new(PolicyConfig::Strict);
     let refused = elsewhere.client(Placement::Never).unmap(mapping);
     assert!(matches!(refused, Err(DmaUnmapError::Foreign(_))));
@@ -112,7 +115,7 @@ fn an_owner_outlives_a_map_that_was_undone_and_not_flushed() {
         rig.frames_left(3); // the tables of 512 pages
         let (owner, alive) = owned(&[page; 1024]);
         rig.fail(fails);
-        let refused = client.map_sg(owner, Direction::FromDevice);
+        let refused = client.map_sg(lend(owner), Direction::FromDevice);
         rig.fail(false);
         match refused.map(drop).unwrap_err() {
             DmaMapError::Direct(MapError::Invalidate(_)) => assert!(fails),
@@ -138,7 +141,7 @@ fn a_part_that_cannot_be_filled_leaves_nothing() {
         PhysRange::page(page.page()),
         PhysRange::new(page, ByteCount(100)),
     ];
-    let map = || client.map_sg(list, Direction::ToDevice);
+    let map = || client.map_sg(lend(list), Direction::ToDevice);
     client.unmap(map().unwrap()).unwrap(); // tables, and whatever is kept
     let used = rig.in_use();
     rig.p.no_copies.store(true, Relaxed);
@@ -158,7 +161,7 @@ fn an_owner_outlives_parts_that_fail_in_different_ways() {
     let (_, list) = cases(&rig.p).pop().unwrap();
     let client = rig.client(Placement::SingleUse);
     let (owner, alive) = owned(&list);
-    let mapping = client.map_sg(owner, Direction::FromDevice).unwrap();
+    let mapping = client.map_sg(lend(owner), Direction::FromDevice).unwrap();
     // the first part's copy comes before its flush, which succeeds
     rig.p.no_copies.store(true, Relaxed);
     rig.fail_after(1);

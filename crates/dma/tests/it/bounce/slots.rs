@@ -2,6 +2,7 @@
 //! Slots: what the device sees, what comes back, and what does not.
 
 use crate::bounce::rig::Rig;
+use crate::lend;
 use ioatlas_dma::{dma_api::*, units::*};
 
 fn bytes(of: &[Option<u8>]) -> Vec<u8> {
@@ -16,7 +17,9 @@ fn a_sent_buffer_is_seen_with_nothing_beside_it() {
     rig.poke(memory, &[0xee; 4096]);
     rig.poke(PhysAddr(memory.0 + 100), b"hello");
     let buffer = PhysRange::new(PhysAddr(memory.0 + 100), ByteCount(5));
-    let mapping = client.map_single(buffer, Direction::ToDevice).unwrap();
+    let mapping = client
+        .map_single(lend(buffer), Direction::ToDevice)
+        .unwrap();
     assert!(mapping.is_bounced());
     let seen = bytes(&rig.device_read(mapping.iova(), 4096));
     assert_eq!(&seen[..5], b"hello");
@@ -28,7 +31,9 @@ fn a_sent_buffer_is_seen_with_nothing_beside_it() {
     client.unmap(mapping).unwrap();
     // a shorter user of the same slot
     let buffer = PhysRange::new(PhysAddr(memory.0 + 100), ByteCount(2));
-    let mapping = client.map_single(buffer, Direction::ToDevice).unwrap();
+    let mapping = client
+        .map_single(lend(buffer), Direction::ToDevice)
+        .unwrap();
     let seen = bytes(&rig.device_read(mapping.iova(), 4096));
     assert_eq!(&seen[..2], b"he");
     let rest = seen[2..].iter().all(|byte| *byte == 0);
@@ -44,7 +49,9 @@ fn what_the_device_wrote_comes_back_and_nothing_else_changes() {
     rig.poke(memory, &[0xee; 4096]);
     let buffer = PhysRange::new(PhysAddr(memory.0 + 100), ByteCount(50));
     for round in 0..2 {
-        let mapping = client.map_single(buffer, Direction::FromDevice).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::FromDevice)
+            .unwrap();
         let read = rig.device_read(mapping.iova(), 8);
         assert!(read.iter().all(Option::is_none), "it may only write");
         let wrote = if round == 0 { 200 } else { 10 };
@@ -63,7 +70,9 @@ fn what_the_device_wrote_comes_back_and_nothing_else_changes() {
         );
     }
     let longer = PhysRange::new(memory, ByteCount(4096));
-    let mapping = client.map_single(longer, Direction::FromDevice).unwrap();
+    let mapping = client
+        .map_single(lend(longer), Direction::FromDevice)
+        .unwrap();
     client.unmap(mapping).unwrap();
     let seen = rig.peek(memory, 4096);
     assert!(

@@ -2,6 +2,7 @@
 //! Splitting at granules, byte-exact.
 
 use crate::bounce::rig::{Rig, Tables};
+use crate::lend;
 use ioatlas_dma::{dma_api::*, units::*};
 use ioatlas_host::Host;
 
@@ -67,7 +68,10 @@ impl Exact<'_> {
         let bytes = offset as usize..end as usize;
         rig.poke(self.memory, self.content);
 
-        let mapping = self.client.map_single(buffer, Direction::ToDevice).unwrap();
+        let mapping = self
+            .client
+            .map_single(lend(buffer), Direction::ToDevice)
+            .unwrap();
         let lead = mapping.iova().offset();
         // a buffer in one granule is bounced, and may lie anywhere in its slot
         assert!(lead == offset % GRANULE || lead == 0, "{}", what());
@@ -85,7 +89,7 @@ impl Exact<'_> {
 
         let mapping = self
             .client
-            .map_single(buffer, Direction::FromDevice)
+            .map_single(lend(buffer), Direction::FromDevice)
             .unwrap();
         let lead = mapping.iova().offset();
         // malicious: it writes all that it can reach, but for the second half of the buffer what it
@@ -149,7 +153,9 @@ fn edges_come_from_a_cache(pool: PoolConfig) {
     let split = |expected: Option<usize>| {
         let buffer = PhysRange::new(PhysAddr(memory.0 + 100), ByteCount(8000));
         let before = in_use();
-        let mapping = client.map_single(buffer, Direction::ToDevice).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::ToDevice)
+            .unwrap();
         let taken = in_use() - before;
         assert!(
             expected.is_none_or(|frames| frames == taken),
@@ -193,7 +199,9 @@ fn larger_buffers_are_split_and_smaller_ones_bounced() {
     let memory = rig.memory(8);
     let map = |at: u64, len| {
         let buffer = PhysRange::new(PhysAddr(memory.0 + at), ByteCount(len));
-        let mapping = client.map_single(buffer, Direction::Bidirectional).unwrap();
+        let mapping = client
+            .map_single(lend(buffer), Direction::Bidirectional)
+            .unwrap();
         client.unmap(mapping).unwrap();
     };
     let steps = || {
@@ -232,7 +240,7 @@ fn lists_are_split_at_their_ends_and_bounced_where_they_cannot_be() {
     let bad = [segment(4, 100, 50), segment(1, 3, 4096), segment(7, 0, 77)];
     // so many were split by then
     for (list, split) in [(good, 1), (bad, 2)] {
-        let mapping = client.map_sg(&list[..], Direction::ToDevice).unwrap();
+        let mapping = client.map_sg(lend(&list[..]), Direction::ToDevice).unwrap();
         assert_eq!(rig.dma.usage()[0].steps.of(Step::Split), split);
         let mut expected = Vec::new();
         for (segment, at) in list.iter().zip(mapping.segments()) {
@@ -249,7 +257,9 @@ fn lists_are_split_at_their_ends_and_bounced_where_they_cannot_be() {
         assert_eq!(rig.device_read(last, 1), [Some(0)], "P7: padding");
         client.unmap(mapping).unwrap();
         rig.poke(memory, &vec![0; 8 * 4096]);
-        let mapping = client.map_sg(&list[..], Direction::FromDevice).unwrap();
+        let mapping = client
+            .map_sg(lend(&list[..]), Direction::FromDevice)
+            .unwrap();
         let wrote: Vec<u8> = expected.iter().map(|byte| byte.unwrap()).collect();
         assert_eq!(rig.device_write(mapping.iova(), &wrote), wrote.len());
         client.unmap(mapping).unwrap();
@@ -282,11 +292,11 @@ fn a_mapping_that_is_never_synchronised_is_direct_or_refused() {
     for (placement, direct) in every {
         let client = rig.client(placement);
         let mapping = client
-            .map_with(whole, Direction::Bidirectional, attrs)
+            .map_with(lend(whole), Direction::Bidirectional, attrs)
             .unwrap();
         assert!(!mapping.is_bounced(), "{placement:?}");
         client.unmap(mapping).unwrap();
-        match client.map_with(partly, Direction::Bidirectional, attrs) {
+        match client.map_with(lend(partly), Direction::Bidirectional, attrs) {
             Ok(mapping) => {
                 assert!(direct && !mapping.is_bounced(), "{placement:?}");
                 client.unmap(mapping).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How often the kernel is asked, and what happens when it is full.
 
-use crate::BY;
 use crate::suite::rig::*;
+use crate::{BY, lend};
 use ioatlas_dma::{
     dma_api::*, domain::*, invalidation::InvalidateError, platform::*, table::InstallCause,
     units::*,
@@ -90,7 +90,7 @@ fn a_burst_of_a_stream_is_ended_by_one_call() {
         let mut map = |nth: u64| {
             let page = buffer.part(ByteCount(nth << GRANULE_LG2), ByteCount(GRANULE));
             let page = page.expect("inside");
-            let mapped = client.map_in(&mut stream, page, Direction::FromDevice);
+            let mapped = client.map_in(&mut stream, lend(page), Direction::FromDevice);
             mapped.unwrap()
         };
         let mut burst: Vec<_> = (0..16).map(&mut map).collect();
@@ -380,18 +380,16 @@ fn bounced_buffers_ask_the_kernel_for_nothing_once_warm() {
             ..ClientConfig::default()
         });
         let client = client.unwrap();
-        let buffer = rig.buffer(4);
+        let mut buffer = rig.buffer(4);
         let mut warm = rig.calls();
         for turn in 0..64u64 {
             buffer.write(ByteCount(0), &turn.to_le_bytes()).unwrap();
-            let mapping = client
-                .map_single(buffer.range(), Direction::ToDevice)
-                .unwrap();
+            let mapping = client.map_sg(buffer, Direction::ToDevice).unwrap();
             let at = rig.reads(mapping.iova()).expect("mapped");
             let mut seen = [0; 8];
             rig.memory.read(BY, PhysAddr(at), &mut seen).unwrap();
             assert_eq!(u64::from_le_bytes(seen), turn, "{kind:?}");
-            client.unmap(mapping).unwrap();
+            buffer = client.unmap(mapping).unwrap();
             if turn == 0 {
                 warm = rig.calls();
             }

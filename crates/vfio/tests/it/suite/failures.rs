@@ -2,6 +2,7 @@
 //! Every call fails once: nothing leaks, nothing is reachable that should not be, no address is
 //! handed out again that the kernel still has.
 
+use crate::lend;
 use crate::suite::rig::*;
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use ioatlas_vfio::{kernel::*, simulated::*, translator::*};
@@ -60,7 +61,7 @@ fn drive(kind: Kind, kernel: &Simulated, config: DomainConfig) -> bool {
     });
     if let Ok(client) = client {
         for _ in 0..2 {
-            match client.map_single(page(1), Direction::Bidirectional) {
+            match client.map_single(lend(page(1)), Direction::Bidirectional) {
                 Ok(mapping) => clean &= client.unmap(mapping).is_ok(),
                 Err(_) => clean = false,
             }

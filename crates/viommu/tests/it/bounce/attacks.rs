@@ -5,6 +5,7 @@ use crate::bounce::{
     rig::*,
     suite::{DISK, NIC, designs, is_strict},
 };
+use crate::lend;
 use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
 use ioatlas_host::Host;
 
@@ -59,7 +60,7 @@ fn writing_past_the_buffer_changes_nothing_but_the_buffer() {
         let client = rig.client(placement);
         for direction in [Direction::FromDevice, Direction::Bidirectional] {
             let mapping = client
-                .map_single(part(memory, 300, len), direction)
+                .map_single(lend(part(memory, 300, len)), direction)
                 .expect("room");
             let (from, all) = around(&mapping);
             let written = rig.device_write(NIC, from, &vec![DEVICE; all as usize]);
@@ -91,7 +92,7 @@ fn reading_padding_shows_zeroes() {
                 let buffer = part(memory, 300, len);
                 rig.fill(buffer, tag);
                 let mapping = client
-                    .map_single(buffer, Direction::ToDevice)
+                    .map_single(lend(buffer), Direction::ToDevice)
                     .expect("room");
                 let (from, all) = around(&mapping);
                 let start = mapping.iova().0 - from.0;
@@ -132,7 +133,7 @@ fn a_recycled_slot_shows_nothing_of_earlier_users() {
                 .map(|_| {
                     rig.fill(part(memory, 0, 4000), SECRET);
                     let mapping = client
-                        .map_single(part(memory, 0, 4000), first)
+                        .map_single(lend(part(memory, 0, 4000)), first)
                         .expect("room");
                     rig.device_write(NIC, mapping.iova().page().addr(), &[SECRET; 4096]);
                     mapping
@@ -142,7 +143,7 @@ fn a_recycled_slot_shows_nothing_of_earlier_users() {
                 .for_each(|m| assert!(client.unmap(m).is_ok()));
             rig.fill(part(memory, 0, 2 * GRANULE), 1);
             let mapping = client
-                .map_single(part(memory, 0, 50), second)
+                .map_single(lend(part(memory, 0, 50)), second)
                 .expect("room");
             let seen = rig.device_read(DISK, mapping.iova().page().addr(), 4096);
             let shown: Vec<u8> = seen.into_iter().flatten().collect();
@@ -175,7 +176,7 @@ fn a_stale_write_to_an_unmapped_slot_reaches_no_later_user() {
     let buffer = part(memory, 10, 100);
     rig.fill(buffer, 1);
     let mapping = client
-        .map_single(buffer, Direction::Bidirectional)
+        .map_single(lend(buffer), Direction::Bidirectional)
         .expect("room");
     let at = mapping.iova();
     client.unmap(mapping).expect("unmapped");
@@ -188,7 +189,7 @@ fn a_stale_write_to_an_unmapped_slot_reaches_no_later_user() {
     );
     rig.fill(buffer, 2);
     let mapping = client
-        .map_single(buffer, Direction::Bidirectional)
+        .map_single(lend(buffer), Direction::Bidirectional)
         .expect("room");
     assert_eq!(mapping.iova(), at, "the slot of before");
     let seen: Vec<_> = rig.device_read(NIC, at.page().addr(), 4096);
@@ -215,10 +216,10 @@ fn two_buffers_on_one_page_keep_their_permissions_apart() {
         rig.fill(secret, SECRET);
         let client = rig.client(placement);
         let to = client
-            .map_single(secret, Direction::ToDevice)
+            .map_single(lend(secret), Direction::ToDevice)
             .expect("room");
         let from = client
-            .map_single(inbox, Direction::FromDevice)
+            .map_single(lend(inbox), Direction::FromDevice)
             .expect("room");
         assert_ne!(to.iova().page(), from.iova().page(), "P6: {placement:?}");
         let (at, all) = around(&to);
@@ -271,7 +272,7 @@ fn what_was_checked_after_unmap_does_not_change_any_more() {
             let buffer = part(memory, 0, len);
             rig.fill(buffer, 1);
             let mapping = client
-                .map_single(buffer, Direction::FromDevice)
+                .map_single(lend(buffer), Direction::FromDevice)
                 .expect("room");
             let (from, all) = around(&mapping);
             rig.device_write(NIC, mapping.iova(), &vec![DEVICE; len as usize]);
@@ -317,7 +318,7 @@ fn a_busy_device_cannot_take_the_fixed_share_of_another() {
     let take_all = |client: &Dev<Host>| {
         let mut live = Vec::new();
         let why = loop {
-            match client.map_single(buffer, Direction::Bidirectional) {
+            match client.map_single(lend(buffer), Direction::Bidirectional) {
                 Ok(mapping) => live.push(mapping),
                 Err(why) => break why,
             }
@@ -339,7 +340,7 @@ fn a_busy_device_cannot_take_the_fixed_share_of_another() {
         assert!(matches!(why, DmaMapError::NoSpace(_)), "{why}");
         mine.into_iter()
             .for_each(|m| assert!(quiet.unmap(m).is_ok()));
-        assert!(busy.map_single(buffer, Direction::ToDevice).is_err());
+        assert!(busy.map_single(lend(buffer), Direction::ToDevice).is_err());
     }
     assert_eq!(rig.frames_in_use(), used, "a fixed pool takes no memory");
     all.into_iter().for_each(|m| assert!(busy.unmap(m).is_ok()));
@@ -363,7 +364,9 @@ fn a_list_in_one_buffer_shows_and_brings_back_its_segments_alone() {
         for (nth, segment) in (1..).zip(list) {
             rig.fill(segment, nth);
         }
-        let mapping = client.map_sg(list, Direction::Bidirectional).expect("room");
+        let mapping = client
+            .map_sg(lend(list), Direction::Bidirectional)
+            .expect("room");
         let seen = rig.device_read(NIC, mapping.iova(), GRANULE);
         let seen: Vec<u8> = seen.into_iter().map(|b| b.expect("readable")).collect();
         let mut expected = [vec![1; 700], vec![2; 90], vec![3; 1]].concat();
@@ -401,7 +404,7 @@ fn keeping_low_bits_shows_no_neighbour() {
             let buffer = part(memory, offset, len);
             rig.fill(buffer, 1);
             let mapping = client
-                .map_single(buffer, Direction::Bidirectional)
+                .map_single(lend(buffer), Direction::Bidirectional)
                 .expect("room");
             assert_eq!(mapping.iova().offset(), offset, "{placement:?}");
             let page = mapping.iova().page().addr();

@@ -6,6 +6,7 @@ use crate::bounce::{
     rig::*,
     suite::{NIC, designs, is_strict},
 };
+use crate::lend;
 use ioatlas_dma::{
     dma_api::*,
     domain::{BufferError, DomainConfig},
@@ -48,7 +49,7 @@ fn lists_that_are_none_are_refused_whatever_the_placement_and_direction() {
         let used = rig.frames_in_use();
         let good = range(memory, GRANULE);
         for direction in DIRECTIONS {
-            let refused = |list: &[PhysRange]| match client.map_sg(list, direction) {
+            let refused = |list: &[PhysRange]| match client.map_sg(lend(list), direction) {
                 Err(DmaMapError::Buffer(why)) => why,
                 other => panic!("{placement:?}: {other:?}"),
             };
@@ -103,7 +104,7 @@ fn a_direction_or_length_that_disagrees_changes_nothing() {
         for mapped in DIRECTIONS {
             rig.fill(buffer, 1);
             let list: Arc<[PhysRange]> = [buffer].into();
-            let mapping = client.map_sg(list, mapped).expect("room");
+            let mapping = client.map_sg(lend(list), mapped).expect("room");
             let iova = client.into_raw(mapping).0;
             let writes = mapped != Direction::ToDevice;
             rig.device_write(NIC, iova, &[0xd0; 4096]);
@@ -167,7 +168,7 @@ fn a_sync_outside_the_mapping_moves_no_byte() {
         let len = buffer.len;
         rig.fill(buffer, 1);
         let mapping = client
-            .map_single(buffer, Direction::Bidirectional)
+            .map_single(lend(buffer), Direction::Bidirectional)
             .expect("room");
         rig.device_write(NIC, mapping.iova(), &[0xd0; 8192]);
         let (before, device) = (

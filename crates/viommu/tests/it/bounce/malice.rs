@@ -19,6 +19,7 @@ use crate::bounce::{
     rig::*,
     suite::{DISK, NIC, designs, is_strict},
 };
+use crate::lend;
 use ioatlas_dma::{dma_api::*, domain::DomainConfig, platform::Platform, units::*};
 use ioatlas_sim::platform::{Schedule, Sim, World};
 use std::{cell::Cell, sync::Mutex};
@@ -131,7 +132,7 @@ fn cpu(rig: &Rig<Sim>, cell: &Case, board: &Board, nth: usize, memory: PhysAddr)
         rig.fill(whole, BESIDE);
         let tag = 1 + (operation % TAGS) as u8;
         rig.fill(buffer, tag);
-        let mapping = match client.map_single(buffer, direction) {
+        let mapping = match client.map_single(lend(buffer), direction) {
             Ok(mapping) => mapping,
             Err(DmaMapError::NoSpace(_)) => continue, // with a fixed pool
             Err(error) => panic!("{error}"),

@@ -6,6 +6,7 @@ use crate::bounce::{
     rig::*,
     suite::{DISK, NIC, designs, name},
 };
+use crate::lend;
 use ioatlas_dma::{
     dma_api::*,
     domain::{DomainConfig, MapError},
@@ -98,7 +99,7 @@ impl Crowd {
             );
             self.rig.fill(buffer, tag);
             let direction = DIRECTIONS[((op / 2 + nth) % 3) as usize];
-            let mapping = clients[client].map_single(buffer, direction);
+            let mapping = clients[client].map_single(lend(buffer), direction);
             let mapping = mapping.expect("room");
             let first = mapping.iova().page().0;
             let last = Iova(mapping.iova().0 + len - 1).page().0;
@@ -219,7 +220,7 @@ fn whichever_allocation_fails_nothing_is_lost_and_the_next_try_succeeds() {
                 for (k, direction) in (0..).zip(DIRECTIONS) {
                     let (offset, len) = shape(nth, k);
                     let buffer = PhysRange::new(PhysAddr(memory.0 + offset), ByteCount(len));
-                    let map = || client.map_single(buffer, direction);
+                    let map = || client.map_single(lend(buffer), direction);
                     let mapping = map().or_else(|error| {
                         errors += 1;
                         let typed = matches!(
@@ -271,7 +272,7 @@ fn without_an_iova_left_each_placement_says_so_and_recovers() {
         for (client, placement) in clients.iter().zip(PLACEMENTS) {
             let mut live = Vec::new();
             let error = loop {
-                match client.map_single(buffer, Direction::ToDevice) {
+                match client.map_single(lend(buffer), Direction::ToDevice) {
                     Ok(mapping) => live.push(mapping),
                     Err(error) => break error,
                 }
@@ -288,7 +289,7 @@ fn without_an_iova_left_each_placement_says_so_and_recovers() {
             }
             let one = live.pop().expect("it served some");
             client.unmap(one).expect("unmapped");
-            let again = client.map_single(buffer, Direction::ToDevice);
+            let again = client.map_single(lend(buffer), Direction::ToDevice);
             live.push(again.unwrap_or_else(|e| panic!("{placement:?}: {e}")));
             live.into_iter()
                 .for_each(|m| assert!(client.unmap(m).is_ok()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The DMA API's interface: a client of each placement, all in one domain and over one pool.
 
+use crate::lend;
 use crate::suite::{placements::*, rig::*};
 use ioatlas_dma::{
     dma_api::*,
@@ -129,7 +130,7 @@ impl<B: Base, F: Format> Clients<B, F> {
             PhysRange::new(addr, buffer.len)
         };
         let list: Arc<[PhysRange]> = list.iter().map(own).collect();
-        Self::taken(client, self.clients[client].map_sg(list, direction))
+        Self::taken(client, self.clients[client].map_sg(lend(list), direction))
     }
 
     /// What a map returned, or `None` where there was no room; all else is a bug.

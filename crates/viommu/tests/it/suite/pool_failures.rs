@@ -2,6 +2,7 @@
 //! An invalidation fails at each step in the life of a bounce pool, while a device reaches whatever
 //! it was ever told of.
 
+use crate::lend;
 use crate::suite::{interface::room, placements::*, rig::*};
 use ioatlas_dma::{dma_api::*, domain::*, platform::Platform, table::Format, units::*};
 use ioatlas_viommu::{
@@ -40,7 +41,7 @@ impl<B: Base, F: Format> Pool<'_, B, F> {
             ByteCount(pages * GRANULE),
         )]);
         // what fails belongs to no mapping any more, and is looked at all the same
-        if let Ok(mapping) = self.client.map_sg(list, direction) {
+        if let Ok(mapping) = self.client.map_sg(lend(list), direction) {
             let runs = mapping.runs().iter().copied();
             let ends = runs.flat_map(|run| [run.first, IovaPage(run.end().0 - 1)]);
             self.told.extend(ends);
