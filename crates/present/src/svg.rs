@@ -5,8 +5,9 @@
 use crate::html::escaped;
 use std::fmt::Write;
 
-/// Colours of series in `page.css`; the seventh series has the first's again.
-const SERIES: usize = 6;
+/// Colours of series in `page.css`; the seventh series has the first's again, and so a line of its
+/// is dotted.
+pub const SERIES: usize = 6;
 
 /// Class of the n-th series.
 #[must_use]

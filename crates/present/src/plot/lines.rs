@@ -3,7 +3,7 @@
 
 use super::{Frame, Scale};
 use crate::html::escaped;
-use crate::svg::{points, series};
+use crate::svg::{SERIES, points, series};
 use crate::{Cell, Table};
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const MARKED: usize = 12;
 /// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stroke {
-    /// Numbers: drawn without gaps.
+    /// Numbers: drawn without gaps, or as dots where the colour is another line's.
     Numbers,
     /// A level to compare numbers with: drawn with gaps.
     Level,
@@ -50,7 +50,8 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
         let class = series(number);
         let place = |&(x, y): &(f64, f64)| (frame.across(x), frame.up(y));
         let gaps = match line.stroke {
-            Stroke::Numbers => "",
+            Stroke::Numbers if number < SERIES => "",
+            Stroke::Numbers => " again",
             Stroke::Level => " level",
         };
         // Writing to a string cannot fail.

@@ -173,6 +173,13 @@ impl Plot {
             let middle = 12.0 + KEY_ROW * *row as f64;
             if nth == ours {
                 theirs::key(&mut svg, x + 7.0, middle);
+            } else if nth >= svg::SERIES && matches!(self.drawing, Drawing::Lines(_)) {
+                let class = self.class(nth);
+                let _ = write!(
+                    svg,
+                    "<polyline class=\"{class} again\" points=\"{x:.1},{middle:.1} {:.1},{middle:.1}\"/>",
+                    x + 14.0
+                );
             } else {
                 let class = self.class(nth);
                 let _ = write!(
@@ -376,6 +383,22 @@ mod tests {
         let ratio = number(ours, "width") / number(theirs, "width");
         assert!((ratio - 40.0 / 35.0).abs() < 0.01, "{ratio}");
         assert!(plot.csv().ends_with("b,20,40,35\n"), "{}", plot.csv());
+    }
+
+    #[test]
+    fn lines_of_one_colour_differ() {
+        let line = |nth: usize| Line::counted(&format!("line {nth}"), vec![nth as f64, 0.0]);
+        let svg = Plot {
+            drawing: Drawing::Lines((0..svg::SERIES + 2).map(line).collect()),
+            ..plot()
+        }
+        .svg();
+        // each of the two in the key, and in the drawing
+        for class in ["s0 again", "s1 again"] {
+            assert_eq!(svg.matches(class).count(), 2, "{svg}");
+        }
+        assert!(!svg.contains("s2 again"), "{svg}");
+        assert_eq!(svg.matches("<polyline").count(), svg::SERIES + 2 + 2);
     }
 
     #[test]

@@ -133,6 +133,9 @@ fn section(made: &Made) -> String {
 
 /// What is said of results, each with what is found.
 fn said(statements: &[Statement]) -> String {
+    if statements.is_empty() {
+        return String::new();
+    }
     let mut found = statements.iter().flat_map(|statement| &statement.found);
     let has_numbers = found.any(|found| !found.compared.is_empty());
     let row = |statement: &Statement| {
