@@ -20,6 +20,8 @@ pub const SLOT_PAGES_LG2_MAX: u32 = 8;
 pub const SLOTS_MAX: u32 = 1 << 16;
 /// The pages of a chunk of the second tier: 256 KiB.
 pub const CHUNK_PAGES: PageCount = PageCount(64);
+/// The most chunks of a permission: 16 GiB.
+pub const CHUNKS_MAX: u32 = 1 << 16;
 
 impl ClassConfig {
     /// The pages of a slot.
@@ -46,7 +48,8 @@ pub enum Growth {
     /// Slots get memory when they are first needed, and lose it when they are idle. Beyond them
     /// come chunks, and beyond those buffers that are mapped for one use.
     OnDemand {
-        /// The most chunks of [`CHUNK_PAGES`], for each permission.
+        /// The most chunks of [`CHUNK_PAGES`], for each permission; at most [`CHUNKS_MAX`]. Some of
+        /// the bookkeeping of all of them is there from the beginning.
         chunks_max: u32,
         /// Buffers for one use.
         single_use: SingleUse,
@@ -102,12 +105,17 @@ impl PoolConfig {
     /// Whether it can be built.
     ///
     /// # Errors
-    /// [`PoolConfigError`], if a class is out of bounds or the classes do not ascend.
+    /// [`PoolConfigError`], if a class or the chunks are out of bounds, or the classes do not ascend.
     pub fn check(&self) -> Result<(), PoolConfigError> {
         for (nth, class) in self.classes.iter().enumerate() {
             if class.pages_lg2 > SLOT_PAGES_LG2_MAX || !(1..=SLOTS_MAX).contains(&class.slots) {
                 return Err(PoolConfigError::Class { nth, class: *class });
             }
+        }
+        if let Growth::OnDemand { chunks_max, .. } = self.growth
+            && chunks_max > CHUNKS_MAX
+        {
+            return Err(PoolConfigError::Chunks { chunks_max });
         }
         match self.classes.is_sorted_by(|a, b| a.pages_lg2 < b.pages_lg2) {
             true => Ok(()),
@@ -127,6 +135,12 @@ pub enum PoolConfigError {
         nth: usize,
         /// What was asked for.
         class: ClassConfig,
+    },
+    /// There would be too many chunks.
+    #[error("up to {chunks_max} chunks for each permission; there can be 65536")]
+    Chunks {
+        /// What was asked for.
+        chunks_max: u32,
     },
     /// Classes must have ever larger slots.
     #[error("the classes do not ascend")]

@@ -62,8 +62,8 @@ mod zeroed;
 pub use chunks::ChunkUsage;
 pub use class::SlotUsage;
 pub use config::{
-    CHUNK_PAGES, ClassConfig, Growth, PoolConfig, PoolConfigError, SLOT_PAGES_LG2_MAX, SLOTS_MAX,
-    SingleUse,
+    CHUNK_PAGES, CHUNKS_MAX, ClassConfig, Growth, PoolConfig, PoolConfigError, SLOT_PAGES_LG2_MAX,
+    SLOTS_MAX, SingleUse,
 };
 pub use cost_model::{Clock, Learned, Route};
 pub use pieces::Span;

@@ -3,7 +3,7 @@
 
 use crate::bounce::rig::{Rig, Tables};
 use crate::lend;
-use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
+use ioatlas_dma::{bounce::CHUNKS_MAX, dma_api::*, domain::DomainConfig, units::*};
 use ioatlas_host::Host;
 
 /// Two slots of one page, two of two.
@@ -73,6 +73,19 @@ fn each_step_serves_when_those_before_are_full() {
         (PageCount(0), PageCount(64))
     );
     rig.domain.audit().unwrap();
+}
+
+#[test]
+fn a_pool_of_more_chunks_than_there_can_be_is_refused() {
+    let rig = Rig::new(small(on_demand(CHUNKS_MAX + 1, SingleUse::Never)));
+    let config = ClientConfig {
+        placement: Placement::Always,
+        ..ClientConfig::default()
+    };
+    let refused = rig.dma.client(config).map(drop);
+    let chunks_max = CHUNKS_MAX + 1;
+    let why = PoolConfigError::Chunks { chunks_max };
+    assert_eq!(refused, Err(PoolError::Config(why)));
 }
 
 /// What a device wrote beside its buffer, in a page of which only the buffer was zeroed.
