@@ -15,7 +15,7 @@
 //! runs to read; they get those through the lock.
 
 use super::{
-    class::open_tables,
+    class::{KINDS, PERMS, install_fresh, list_of, open_tables},
     config::CHUNK_PAGES,
     frame_table::{FrameTable, SlotFrames},
     stats::Lack,
@@ -40,7 +40,7 @@ const _: () = assert!(CHUNK_PAGES.0 == ALL.count_ones() as u64);
 
 /// The chunks of one pool.
 pub(crate) struct Chunks<P: Platform> {
-    lists: [P::Lock<List>; 3],
+    lists: [P::Lock<List>; KINDS],
     /// Those of each permission behind each other.
     frames: FrameTable<P>,
     max: u32,
@@ -142,16 +142,6 @@ impl Chunk {
     }
 }
 
-const PERMS: [Perm; 3] = [Perm::Read, Perm::Write, Perm::ReadWrite];
-
-fn list_of(perm: Perm) -> usize {
-    match perm {
-        Perm::Read => 0,
-        Perm::Write => 1,
-        Perm::ReadWrite => 2,
-    }
-}
-
 impl List {
     fn chunks(&mut self) -> impl Iterator<Item = (u32, &mut Chunk)> {
         let places = (0..).zip(&mut self.places);
@@ -199,7 +189,7 @@ impl<P: Platform> Chunks<P> {
         };
         Chunks {
             lists: [list(), list(), list()],
-            frames: FrameTable::new(CHUNK_PAGES.0.ilog2(), 3 * max),
+            frames: FrameTable::new(CHUNK_PAGES.0.ilog2(), KINDS as u32 * max),
             max,
         }
     }
@@ -312,10 +302,9 @@ impl<P: Platform> Chunks<P> {
                 return Err(why);
             }
         };
-        let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
         let part = IovaRange::new(region.range().first, CHUNK_PAGES);
-        match domain.install_part(&region, part, runs, perm) {
-            Ok(()) => {
+        match install_fresh(domain, &region, part, fresh, perm) {
+            Ok(fresh) => {
                 self.frames.put(p, slot, fresh);
                 Ok(Chunk {
                     region,
@@ -323,13 +312,9 @@ impl<P: Platform> Chunks<P> {
                     zeroed: ALL,
                 })
             }
-            Err(error @ MapError::Invalidate(_)) => {
-                // caches may hold any of it: the region stays allocated
-                domain.lose_frames(fresh.len() as u64);
-                Err(error)
-            }
+            // caches may hold any of it: the region stays allocated
+            Err(error @ MapError::Invalidate(_)) => Err(error),
             Err(error) => {
-                free(p, fresh);
                 let _ = domain.close_region(region); // quarantined if that fails
                 Err(error)
             }

@@ -55,8 +55,11 @@ const TABLE_LG2: u32 = 9;
 /// Address spaces of less, 32 bits, are too small for that.
 const WIDE: PageCount = PageCount(1 << 20);
 
+/// Permissions, in the order of their lists.
+pub(super) const PERMS: [Perm; KINDS] = [Perm::Read, Perm::Write, Perm::ReadWrite];
+
 /// The number of a permission's list.
-fn list_of(perm: Perm) -> usize {
+pub(super) fn list_of(perm: Perm) -> usize {
     match perm {
         Perm::Read => 0,
         Perm::Write => 1,
@@ -204,6 +207,26 @@ pub(super) fn open_tables<P: Platform, T: Translator<P>>(
     open(pages, pages_lg2).or_else(|_| open(pages, 0))
 }
 
+/// Maps `part` of a region to `fresh`, which comes back. Where it fails, the frames have been
+/// freed, or are lost where [`Domain::install_part`] could not flush.
+pub(super) fn install_fresh<P: Platform, T: Translator<P>>(
+    domain: &Domain<P, T>,
+    region: &Region,
+    part: IovaRange,
+    fresh: Vec<FreshFrame>,
+    perm: Perm,
+) -> Result<Vec<FreshFrame>, MapError> {
+    let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
+    let Err(error) = domain.install_part(region, part, runs, perm) else {
+        return Ok(fresh);
+    };
+    match error {
+        MapError::Invalidate(_) => domain.lose_frames(fresh.len() as u64),
+        _ => free(&**domain.platform(), fresh),
+    }
+    Err(error)
+}
+
 impl<P: CopyMemory> Class<P> {
     pub fn new<T: Translator<P>>(
         domain: &Domain<P, T>,
@@ -218,7 +241,7 @@ impl<P: CopyMemory> Class<P> {
         let magazine_len = (config.slots as usize / 8).clamp(1, 16);
         let sizes = MagazineSizes {
             magazine_len,
-            // room for all there are, so that none ever overflows
+            // room for all there are, so that none overflows while there is memory for magazines
             depot_full_max: config.slots as usize / magazine_len + 1,
         };
         Ok(Class {
@@ -307,19 +330,16 @@ impl<P: CopyMemory> Class<P> {
                 return Err(why.into());
             }
         };
-        let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
-        match domain.install_part(&self.region, self.range(index), runs, perm) {
-            Ok(()) => {
+        match install_fresh(domain, &self.region, self.range(index), fresh, perm) {
+            Ok(fresh) => {
                 self.frames.put(p, index, fresh);
                 Ok(self.fresh(index, perm))
             }
             Err(error @ MapError::Invalidate(_)) => {
                 self.lose(p, index);
-                domain.lose_frames(fresh.len() as u64);
                 Err(error.into())
             }
             Err(error) => {
-                free(p, fresh);
                 self.put_empty(p, &[index]);
                 Err(error.into())
             }
@@ -450,8 +470,7 @@ impl<P: CopyMemory> Class<P> {
         perm: Perm,
     ) -> Result<Kept, NoSlot> {
         let p = &**domain.platform();
-        let others = [Perm::Read, Perm::Write, Perm::ReadWrite];
-        for other in others.into_iter().filter(|other| *other != perm) {
+        for other in PERMS.into_iter().filter(|other| *other != perm) {
             let kept = p.pinned(|cpu| self.take_kept(&cpu, other));
             if let Some(kept) = kept.or_else(|| self.take_anyones(p, other)) {
                 return self.convert(domain, kept.index(), perm);

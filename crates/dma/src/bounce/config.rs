@@ -105,7 +105,7 @@ impl PoolConfig {
     /// Whether it can be built.
     ///
     /// # Errors
-    /// [`PoolConfigError`], if a class or the chunks are out of bounds, or the classes do not ascend.
+    /// [`PoolConfigError`], if a class or the chunks are out of bounds, or classes do not ascend.
     pub fn check(&self) -> Result<(), PoolConfigError> {
         for (nth, class) in self.classes.iter().enumerate() {
             if class.pages_lg2 > SLOT_PAGES_LG2_MAX || !(1..=SLOTS_MAX).contains(&class.slots) {

@@ -82,10 +82,11 @@ impl<P: Platform> Zeroed<P> {
                 continue;
             }
             let room = self.kept.room(cpu).min(left);
+            let frames = (0..room).map_while(|_| p.frame_alloc());
             let mut pages = [None; REFILL_MAX];
-            for page in &mut pages[..room] {
-                *page = p.frame_alloc().map(|frame| frame.page().0);
-                left -= usize::from(page.is_some());
+            for (page, frame) in pages.iter_mut().zip(frames) {
+                *page = Some(frame.page().0);
+                left -= 1;
             }
             let mut pages = pages.into_iter().flatten();
             self.kept.fill(cpu, &mut pages);

@@ -13,7 +13,7 @@ pub struct Visits {
     pub depot_to_give: u64,
     /// Takes for which nothing was kept, so that the owner was asked.
     pub misses: u64,
-    /// Overflows, each of which went to the owner.
+    /// Full magazines that had no room in the depot, each of which went to the owner.
     pub overflows: u64,
 }
 

@@ -21,7 +21,7 @@ fn run(design: &str, params: &Params, seed: u64) -> Run {
         workload: Workload::RequestResponse,
         driver: Driver::default(),
         topology: Topology::of_eights(16),
-        // Rings are filled before. CPUs that share a lock fill their queues of 250 in step, and then
+        // Rings are filled before. CPUs that share a lock fill their queues of 250 in step, then
         // all wait for each other's flush: what is measured holds that phase and the other.
         span: Span::fixed(Cycles::from_us(250), Cycles::from_us(2_250)),
         seed,
