@@ -184,6 +184,10 @@ impl PhysRun {
     pub fn new(first: PhysPage, pages: PageCount) -> Self {
         PhysRun { first, pages }
     }
+    /// Each of its granules, in order.
+    pub fn iter(self) -> impl Iterator<Item = PhysPage> + Clone {
+        (self.first.0..self.first.0 + self.pages.0).map(PhysPage)
+    }
 }
 
 impl PhysRange {

@@ -24,6 +24,7 @@
 pub mod arena;
 pub mod copy;
 mod fence;
+pub mod frames;
 mod heap;
 mod lock;
 mod memory;
@@ -32,6 +33,7 @@ mod wide;
 
 use arena::{Arena, ArenaError};
 pub use fence::full_fence;
+use frames::{Frames, Run};
 use ioatlas_dma::{platform::*, units::*};
 pub use lock::HostLock;
 use memory::Memory;
@@ -39,6 +41,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -118,7 +121,9 @@ impl Default for HostConfig {
 /// This process as a platform.
 pub struct Host {
     words: Memory,
-    free: Mutex<FreeFrames>,
+    free: Mutex<Frames>,
+    /// Frames that are never handed out.
+    kept: usize,
     slots: usize,
     shared: Mutex<()>,
     asymmetric: bool,
@@ -127,20 +132,13 @@ pub struct Host {
     heap: Option<heap::Caches>,
 }
 
-/// Frames never used come last, so that the arena is touched only as far as it is needed.
-struct FreeFrames {
-    used_before: Vec<u64>,
-    untouched: u64,
-    first: u64,
-}
-
 impl Host {
     /// An arena of zeroed frames.
     ///
     /// # Panics
     /// If `config.slots` is 0.
     pub fn new(config: HostConfig) -> Self {
-        Self::on(Memory::zeroed(config.frames), 0, config.slots)
+        Self::on(Memory::zeroed(config.frames), PhysPage(0), config.slots)
     }
 
     /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM
@@ -154,21 +152,21 @@ impl Host {
     /// If `config.slots` is 0.
     pub fn on_file(memory: &File, first: PhysPage, config: HostConfig) -> io::Result<Self> {
         let words = Memory::map(memory, config.frames)?;
-        Ok(Self::on(words, first.0, config.slots))
+        Ok(Self::on(words, first, config.slots))
     }
 
-    fn on(words: Memory, first: u64, slots: usize) -> Self {
+    fn on(words: Memory, first: PhysPage, slots: usize) -> Self {
         assert!(slots > 0, "a host needs at least the shared slot");
         let frames = words.frames().len();
         // a filter may allow the one and not the other
         let asymmetric = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+        let kept = frames.min(first.0 as usize);
+        let mut free = Frames::new(frames);
+        let _ = free.take_run(kept);
         Host {
-            free: Mutex::new(FreeFrames {
-                used_before: Vec::with_capacity(frames),
-                untouched: first,
-                first,
-            }),
+            free: Mutex::new(free),
+            kept,
             words,
             slots,
             shared: Mutex::new(()),
@@ -233,8 +231,7 @@ impl Host {
 
     /// Frames allocated and not freed.
     pub fn frames_in_use(&self) -> usize {
-        let free = locked(&self.free);
-        (free.untouched - free.first) as usize - free.used_before.len()
+        locked(&self.free).in_use() - self.kept
     }
 
     /// This thread's slot, if it has one of its own and need not fence.
@@ -262,6 +259,12 @@ impl Host {
         let _shared = locked(&self.shared);
         // SAFETY: we hold the lock of the threads that share this slot until `f` is done.
         f(unsafe { Cpu::new(CpuIndex(SHARED)) })
+    }
+
+    fn zero_used(&self, run: Run) {
+        let used = &self.words.frames()[run.first..run.first + run.used_before];
+        let words = used.as_flattened();
+        words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
     }
 
     #[inline]
@@ -292,26 +295,13 @@ unsafe impl Platform for Host {
         self.slots
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
-        let reused = {
-            let mut free = locked(&self.free);
-            match free.used_before.pop() {
-                Some(page) => page,
-                None if (free.untouched as usize) < self.frames() => {
-                    free.untouched += 1;
-                    // SAFETY: the arena's, as zeroed as it was made, and below `untouched` from now
-                    // on.
-                    return Some(unsafe { FreshFrame::new(PhysPage(free.untouched - 1)) });
-                }
-                None => return None,
-            }
-        };
-        let words = self.frame(PhysPage(reused))?;
-        words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        // SAFETY: it was given back, is in no list any more, and has just been zeroed.
-        Some(unsafe { FreshFrame::new(PhysPage(reused)) })
+        let run = locked(&self.free).take()?;
+        self.zero_used(run);
+        // SAFETY: a frame of the arena that was free, taken and zeroed.
+        Some(unsafe { FreshFrame::new(PhysPage(run.first as u64)) })
     }
     fn frame_free(&self, frame: FreshFrame) {
-        locked(&self.free).used_before.push(frame.page().0);
+        locked(&self.free).give(frame.page().0 as usize, 1);
     }
     #[inline]
     fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
@@ -337,6 +327,21 @@ unsafe impl Platform for Host {
     }
     fn unique(&self) -> u64 {
         unique()
+    }
+}
+
+// SAFETY: the arena is atomic words in a row.
+unsafe impl ContiguousMemory for Host {
+    fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
+        let run = locked(&self.free).take_run(usize::try_from(pages.0).ok()?)?;
+        self.zero_used(run);
+        let run = PhysRun::new(PhysPage(run.first as u64), pages);
+        // SAFETY: frames of the arena that were free, taken and zeroed.
+        Some(unsafe { FreshRun::new(run) })
+    }
+    fn frames_ptr(&self, run: &FreshRun) -> NonNull<u8> {
+        let from = &self.words.frames()[run.run().first.0 as usize..];
+        NonNull::from(from).cast()
     }
 }
 

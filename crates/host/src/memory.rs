@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_types)] // part of a platform
 
 use super::WORDS;
+use ioatlas_dma::units::GRANULE;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::io;
@@ -18,7 +19,8 @@ pub(super) struct Memory {
 
 /// What has to give them back, and how.
 enum Owner {
-    Heap,
+    /// These words, of which the frames are those from a page on.
+    Heap(NonNull<[u64]>),
     Kernel,
 }
 
@@ -32,14 +34,18 @@ impl Memory {
     pub fn zeroed(frames: usize) -> Self {
         // Words, not frames: only of small things does the standard library see that they are zero,
         // and ask for zeroed memory instead of writing it.
-        let zeroed: Box<[u64]> = vec![0u64; frames * WORDS].into();
+        let zeroed: Box<[u64]> = vec![0u64; (frames + 1) * WORDS].into();
         // the same in size, bit validity and, as checked here, alignment
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
-        let words = Box::into_raw(zeroed).cast::<[AtomicU64; WORDS]>();
-        let frames = std::ptr::slice_from_raw_parts_mut(words, frames);
+        let words = NonNull::from(Box::leak(zeroed));
+        let first = words.cast::<[AtomicU64; WORDS]>();
+        // one frame more than was asked for is there
+        let to_page = first.as_ptr().cast::<u8>().align_offset(GRANULE as usize);
+        // SAFETY: less than a frame further on.
+        let first = unsafe { first.byte_add(to_page) };
         Memory {
-            frames: NonNull::new(frames).expect("a box is not null"),
-            owner: Owner::Heap,
+            frames: NonNull::slice_from_raw_parts(first, frames),
+            owner: Owner::Heap(words),
         }
     }
 
@@ -72,7 +78,7 @@ impl Memory {
     /// By frame: how many there are is available, so that to find one takes one comparison.
     #[inline]
     pub fn frames(&self) -> &[[AtomicU64; WORDS]] {
-        // SAFETY: the words live until `self` is dropped, aligned (a box, or a page) and
+        // SAFETY: the words live until `self` is dropped, aligned (to a page) and
         // initialised (zeroed, or a file's).
         unsafe { self.frames.as_ref() }
     }
@@ -90,10 +96,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let frames = self.frames.as_ptr();
         match self.owner {
-            Owner::Heap => {
-                // SAFETY: it came from a box of as many words, whose layout is the same, and
-                // nothing else frees it.
-                drop(unsafe { Box::from_raw(frames as *mut [[u64; WORDS]]) });
+            Owner::Heap(words) => {
+                // SAFETY: it was a box, and nothing else frees it; the borrows of its words have
+                // ended.
+                drop(unsafe { Box::from_raw(words.as_ptr()) });
             }
             Owner::Kernel => {
                 let bytes = size_of_val(self.frames());
@@ -124,5 +130,6 @@ mod tests {
         // a GiB; other tests run meanwhile
         assert!(taken < 512 << 20, "{taken} bytes");
         assert_eq!(memory.frames().len(), frames);
+        assert!(memory.frames().as_ptr().addr().is_multiple_of(4096));
     }
 }

@@ -71,7 +71,7 @@ pub fn measure<T: Translator<Host>>(
     plan: &Plan,
     domain: &Arc<Domain<Host, T>>,
     controller: &mut Controller<T>,
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     disk: &Namespace,
     buffers: &Buffers,
     idle: Idle,

@@ -174,7 +174,7 @@ pub struct Seen {
 /// from others for good.
 pub fn run<T: Translator<Host>>(
     load: &Load<'_>,
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     client: &Client<Host, T>,
     from: &Namespace,
     buffers: &Buffers,
@@ -185,7 +185,7 @@ pub fn run<T: Translator<Host>>(
 
 fn carry_out<T: Translator<Host>>(
     load: &Load<'_>,
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     client: &Client<Host, T>,
     from: &Namespace,
     buffers: &Buffers,
@@ -281,7 +281,7 @@ struct Work {
 }
 
 /// Waits until nothing is under way.
-fn await_all<T: Translator<Host>>(queue: &QueuePair<T>, idle: Idle) -> Result<(), NvmeError> {
+fn await_all(queue: &QueuePair, idle: Idle) -> Result<(), NvmeError> {
     let all = queue.under_way();
     let done = idle.until(COMPLETION_LIMIT, || {
         (queue.completed(all) == all).then_some(())
@@ -295,7 +295,7 @@ fn await_all<T: Translator<Host>>(queue: &QueuePair<T>, idle: Idle) -> Result<()
 /// Waits for completions, and takes all there are, by the burst.
 fn harvest<T: Translator<Host>>(
     load: &Load<'_>,
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     client: &Client<Host, T>,
     buffers: &Buffers,
     work: &mut Work,

@@ -241,7 +241,7 @@ fn map_error(error: ioatlas_dma::platform::NotMemoryError) -> RevokeError {
 /// many wrote afterwards. No verdict is made of it. The page is this function's until
 /// each completion was seen.
 pub fn late<T: Translator<Host>>(
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     client: &Client<Host, T>,
     slow: &Namespace,
     reads: u32,

@@ -235,7 +235,7 @@ pub fn run<T: Translator<Host>>(
 
 /// Finds out what is on the disk.
 fn content<T: Translator<Host>>(
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     client: &Client<Host, T>,
     disk: &Namespace,
     known: Disk,

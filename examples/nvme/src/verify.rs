@@ -71,7 +71,7 @@ pub enum VerifyError {
 pub fn policy<T: Translator<Host>>(
     policy: Policy,
     domain: &Arc<Domain<Host, T>>,
-    queue: &mut QueuePair<T>,
+    queue: &mut QueuePair,
     disk: &Namespace,
     buffers: &Buffers,
     idle: Idle,

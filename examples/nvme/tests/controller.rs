@@ -27,7 +27,7 @@ struct Rig {
     client: Client<ioatlas_host::Host, soft::Tables>,
     controller: Controller<soft::Tables>,
     disk: Namespace,
-    queue: QueuePair<soft::Tables>,
+    queue: QueuePair,
 }
 
 impl Rig {

@@ -5,7 +5,13 @@
 #[path = "../examples/everywhere/software.rs"]
 mod software;
 
-use ioatlas_dma::{domain::DomainConfig, platform::*, table::fmt::VtdSecond48, units::*};
+use ioatlas_dma::{
+    dma_api::{ClientConfig, Dma, DmaConfig},
+    domain::DomainConfig,
+    platform::*,
+    table::fmt::VtdSecond48,
+    units::*,
+};
 use ioatlas_host::{Host, HostConfig};
 use ioatlas_nvme::{
     edu::Edu,
@@ -38,6 +44,8 @@ fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
             .domain::<VtdSecond48>(DomainConfig::default())
             .unwrap(),
     );
+    let dma = Arc::new(Dma::new(domain.clone(), DmaConfig::default()));
+    let client = dma.client(ClientConfig::default()).unwrap();
     let (_, window) = software::machine().unwrap();
     let all = || std::iter::from_fn(|| memory.frame_alloc()).collect::<Vec<_>>();
     let mut refused = 0;
@@ -47,7 +55,7 @@ fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
         assert_eq!(spare.len(), refused, "P10: frames are missing");
         spare.into_iter().for_each(|frame| memory.frame_free(frame));
         let (window, id) = (window.clone() as Arc<dyn RegisterWindow>, QueueId(1));
-        let pair = QueuePair::new(domain.clone(), window, Capabilities(255), id, Depth(3));
+        let pair = QueuePair::new(&client, window, Capabilities(255), id, Depth(3));
         held.into_iter().for_each(|frame| memory.frame_free(frame));
         let Err(error) = pair else {
             pair.unwrap().free().unwrap();

@@ -2,10 +2,7 @@
 //! One device's way to map; what it does is in `map`, `unmap` and `sync`.
 
 use super::*;
-use crate::{
-    domain::{Consistent, MapError, UnmapError},
-    units::*,
-};
+use crate::units::*;
 
 /// One device's way to map. See the [module](super).
 pub struct Client<P: CopyMemory, T: Translator<P>, D = Off> {
@@ -17,6 +14,21 @@ pub struct Client<P: CopyMemory, T: Translator<P>, D = Off> {
     pub(super) pool: Option<Arc<Pool<P>>>,
     /// The last field: dropping it may end the pools, and by then `pool` is dropped.
     pub(super) dma: Arc<Dma<P, T, D>>,
+}
+
+impl<P: CopyMemory, T: Translator<P>, D> Clone for Client<P, T, D> {
+    /// The same client for another owner: it has the same number, and each ends the other's
+    /// mappings.
+    fn clone(&self) -> Self {
+        Client {
+            number: self.number,
+            config: self.config,
+            short: self.short,
+            key: self.key,
+            pool: self.pool.clone(),
+            dma: self.dma.clone(),
+        }
+    }
 }
 
 /// Which single buffers may take the fast path, that of a kept slot: those of up to `max` bytes, if
@@ -112,22 +124,5 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     #[inline]
     pub(super) fn platform(&self) -> &P {
         self.dma.domain.platform()
-    }
-
-    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096, that both sides may use
-    /// at any time. The CPU reaches it by [`Domain::words`].
-    ///
-    /// # Errors
-    /// [`MapError`]; nothing is mapped then.
-    pub fn alloc_coherent(&self, len: ByteCount) -> Result<Consistent, MapError> {
-        self.dma.domain.alloc_consistent(len)
-    }
-
-    /// Unmaps and frees it.
-    ///
-    /// # Errors
-    /// [`UnmapError`], as from [`Domain::unmap`].
-    pub fn free_coherent(&self, memory: Consistent) -> Result<(), UnmapError> {
-        self.dma.domain.free_consistent(memory)
     }
 }

@@ -19,7 +19,7 @@ where
     mapping: Option<DmaMapping<L>>,
 }
 
-/// Is told of an unmap that failed where a [`Mapped`] was dropped, and why.
+/// Is told of an unmap that failed where a [`Mapped`] or a [`Coherent`] array was dropped, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDropError(pub fn(&dyn fmt::Display));
 
@@ -129,11 +129,7 @@ where
             return;
         };
         if let Err(error) = self.client.unmap(mapping) {
-            let dma = &self.client.dma;
-            dma.drop_errors.fetch_add(1, Ordering::Relaxed);
-            if let Some(told) = dma.config.on_drop_error {
-                (told.0)(&error);
-            }
+            self.client.dma.failed_on_drop(&error);
         }
     }
 }

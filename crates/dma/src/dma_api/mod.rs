@@ -74,6 +74,7 @@
 
 mod buffer;
 mod client;
+mod coherent;
 mod config;
 mod error;
 mod lent;
@@ -100,6 +101,7 @@ pub use buffer::{
     Way,
 };
 pub use client::Client;
+pub use coherent::Coherent;
 pub use config::{ClientConfig, DmaAttrs, DmaConfig, LowBits, Placement, Streaming};
 pub use error::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError};
 pub use lent::{DmaBuffer, Lent};
@@ -163,9 +165,17 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         &self.watch
     }
 
-    /// Unmaps that have failed where a [`Mapped`] was dropped.
+    /// Unmaps that have failed where a [`Mapped`] or a [`Coherent`] array was dropped.
     pub fn drop_errors(&self) -> u64 {
         self.drop_errors.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn failed_on_drop(&self, error: &dyn fmt::Display) {
+        self.drop_errors.fetch_add(1, Ordering::Relaxed);
+        if let Some(told) = self.config.on_drop_error {
+            (told.0)(error);
+        }
     }
 
     /// Where its mappings live.

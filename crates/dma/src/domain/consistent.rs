@@ -3,7 +3,11 @@
 //! mailboxes).
 
 use super::{frames::zeroed_list, map::Place, *};
-use crate::iova::Request;
+use crate::{
+    iova::{IovaAlloc, Limits, Request},
+    platform::room::{NoMemory, vec_of},
+};
+use core::ptr::NonNull;
 
 /// Consistent memory and its mapping.
 #[must_use = "dropped consistent memory stays allocated and mapped"]
@@ -51,19 +55,81 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let alloc = self.alloc(&Request::pages(wanted))?;
         let (fresh, list) = match zeroed_list(p, wanted, PhysRange::page) {
             Ok(made) => made,
-            Err(error) => {
-                let none = IovaRange::new(alloc.range().first, PageCount(0));
-                self.undo(alloc, none)?;
-                return Err(error);
-            }
+            Err(error) => return Err(self.unused(alloc, error)),
         };
+        self.share(alloc, fresh, &list)
+    }
+
+    /// As many frames that adjoin, and where the CPU finds them.
+    pub(crate) fn alloc_contiguous(
+        &self,
+        wanted: PageCount,
+        limits: Limits,
+    ) -> Result<(Consistent, NonNull<u8>), MapError>
+    where
+        P: ContiguousMemory,
+    {
+        if wanted.0 == 0 {
+            return Err(BufferError::Empty { segment: 0 }.into());
+        }
+        let p = &*self.platform;
+        let request = Request {
+            limits,
+            ..Request::pages(wanted)
+        };
+        let alloc = self.alloc(&request)?;
+        let (run, mut fresh) = match self.frame_run(wanted) {
+            Ok(made) => made,
+            Err(error) => return Err(self.unused(alloc, error)),
+        };
+        let (at, first) = (run.run().first.addr(), p.frames_ptr(&run));
+        let list = [PhysRange::new(at, ByteCount(wanted.0 * GRANULE))];
+        fresh.extend(run.into_frames());
+        Ok((self.share(alloc, fresh, &list)?, first))
+    }
+
+    /// A run of frames, and room for all of them.
+    fn frame_run(&self, wanted: PageCount) -> Result<(FreshRun, Vec<FreshFrame>), MapError>
+    where
+        P: ContiguousMemory,
+    {
+        let p = &*self.platform;
+        let run = p.frames_alloc(wanted).or_else(|| {
+            // those of what was freed may wait for a flush
+            let waits = self.stats().retired.frames > 0;
+            (waits && self.flush().is_ok()).then(|| p.frames_alloc(wanted))?
+        });
+        let run = run.ok_or(MapError::NoFrameRun { wanted })?;
+        // after the frames: a count from outside must not allocate before there are as many
+        match vec_of(wanted.0 as usize) {
+            Ok(room) => Ok((run, room)),
+            Err(NoMemory) => {
+                run.into_frames().for_each(|frame| p.frame_free(frame));
+                Err(MapError::NoMemory)
+            }
+        }
+    }
+
+    /// Frees IOVAs for which there were no frames.
+    fn unused(&self, alloc: IovaAlloc, error: MapError) -> MapError {
+        let none = IovaRange::new(alloc.range().first, PageCount(0));
+        self.undo(alloc, none).err().unwrap_or(error)
+    }
+
+    /// Maps frames of our own for both sides.
+    fn share(
+        &self,
+        alloc: IovaAlloc,
+        fresh: Vec<FreshFrame>,
+        list: &[PhysRange],
+    ) -> Result<Consistent, MapError> {
         let place = Place {
             order: ListOrder::Ascending,
-            len,
+            len: ByteCount(fresh.len() as u64 * GRANULE),
             direction: Direction::Bidirectional,
             lifetime: Lifetime::default(),
         };
-        match self.install(alloc, &list, place) {
+        match self.install(alloc, list, place) {
             Ok(mapping) => {
                 self.colour.allocated(mapping.alloc.range().pages);
                 Ok(Consistent {

@@ -121,6 +121,9 @@ pub enum MapError {
         done: PageCount,
         wanted: PageCount,
     },
+    /// No frames that adjoin for an array.
+    #[error("no {wanted} frames that adjoin")]
+    NoFrameRun { wanted: PageCount },
     /// The heap has no memory to note what would be mapped.
     #[error("no heap memory to note what would be mapped")]
     NoMemory,

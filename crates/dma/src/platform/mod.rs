@@ -31,6 +31,7 @@
 //! | [`Lock::with`] | yes | yes | yes |
 //! | [`Platform::pinned`] | yes | never | never |
 //! | [`Platform::frame_alloc`], [`frame_free`](Platform::frame_free) | yes | never | never |
+//! | [`ContiguousMemory::frames_alloc`] | yes | never | never |
 //! | [`Platform::entries`] | yes | yes | yes, of a slot's frames |
 //! | [`Platform::fence`] | yes | never | yes |
 //! | [`Platform::relax`], [`heap`](Platform::heap), [`unique`](Platform::unique) | yes | never | never |
@@ -49,11 +50,12 @@
 //! | map, bounced for one use, or its edges, or each segment | yes | fails |
 //! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | frees past the magazines; `solaris` flushes |
 //! | unmap, bounced | at first, for magazines | takes the slot's memory away |
-//! | `reserve`, `alloc_consistent` | yes | fails |
+//! | `reserve`, `alloc_consistent`, `alloc_coherent` | yes | fails |
 //! | flush, tick, shrink | as unmap, whose frees they make | as unmap |
 //! | `set_mode` | never | |
 
 mod authority;
+mod contiguous;
 mod copy;
 mod frame;
 mod heap;
@@ -65,6 +67,7 @@ mod word;
 
 pub use authority::Authority;
 pub(crate) use authority::OURS;
+pub use contiguous::{ContiguousMemory, FreshRun};
 pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
 pub use frame::{FrameRef, FreshFrame, TableFrame};

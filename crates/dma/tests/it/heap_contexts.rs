@@ -16,7 +16,7 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};
-use std::{cell::Cell, collections::BTreeMap, sync::Arc};
+use std::{cell::Cell, collections::BTreeMap, ptr::NonNull, sync::Arc};
 
 /// What is asked of a platform, in the order of [`ASKED`].
 #[derive(Clone, Copy)]
@@ -142,6 +142,17 @@ unsafe impl CopyMemory for Noted {
     }
     fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         self.0.write(by, from, to)
+    }
+}
+
+// SAFETY: all of it is the host's.
+unsafe impl ContiguousMemory for Noted {
+    fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
+        saw(Asked::FrameAlloc);
+        self.0.frames_alloc(pages)
+    }
+    fn frames_ptr(&self, run: &FreshRun) -> NonNull<u8> {
+        self.0.frames_ptr(run)
     }
 }
 
@@ -308,6 +319,8 @@ fn bounced(policy: PolicyConfig) -> HeapCalls {
     HeapCalls::of(|| {
         for client in &clients {
             assert_eq!(heap::drive(client, &lists, &mut held).refused, 0);
+            let array = client.alloc_coherent::<u64>(1024).expect("memory");
+            array.free().expect("unmapped");
         }
     })
 }

@@ -6,6 +6,7 @@ mod allocators;
 mod batches;
 mod bounce;
 mod chunks;
+mod coherent;
 mod combining;
 mod doors;
 mod heap_contexts;

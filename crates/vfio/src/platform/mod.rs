@@ -30,7 +30,6 @@
 
 mod arena;
 mod buffer;
-mod frames;
 mod user_space;
 
 pub use arena::{ArenaError, ArenaPlace, Pages};
@@ -62,8 +61,8 @@ pub unsafe trait DeviceMemory: Platform {
 
 // SAFETY: the arena consists of atomic words, and lives as long as the host.
 unsafe impl DeviceMemory for Host {
-    /// In the arena, from frame 0, if it is that of [`Host::on_file`]. One on the heap may begin
-    /// anywhere, and is the heap's again afterwards, also where a device could not be kept off.
+    /// In the arena, from frame 0, if it is that of [`Host::on_file`]. One on the heap is the
+    /// heap's again afterwards, also where a device could not be kept off.
     fn address(&self, run: PhysRun) -> Option<VirtAddr> {
         let end = run.first.0.checked_add(run.pages.0)?;
         if end > self.frames() as u64 || !self.is_on_file() {

@@ -4,14 +4,15 @@
 use super::{
     DeviceMemory,
     arena::{Arena, ArenaError, ArenaPlace, Pages, WORDS},
-    frames::{self, Frames, Run},
 };
 use crate::kernel::VirtAddr;
 use ioatlas_dma::{platform::*, units::*};
 use ioatlas_host::{
     Host, HostConfig, HostLock,
     copy::{self, InProcess},
+    frames::{Frames, Run},
 };
+use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError, RwLock, atomic::AtomicU64};
 
 /// How large a [`UserSpace`] is.
@@ -110,7 +111,8 @@ impl UserSpace {
 
     /// As many frames that adjoin, zeroed; [`give_run`](Self::give_run) takes them back.
     pub(super) fn take_run(&self, pages: PageCount) -> Option<PhysRun> {
-        let run = self.free().take_run(frames::frames(pages)?)?;
+        let frames = usize::try_from(pages.0).ok().filter(|frames| *frames > 0)?;
+        let run = self.free().take_run(frames)?;
         self.zero_used(run);
         let first = PhysPage(self.arena.first().0 + run.first as u64);
         Some(PhysRun::new(first, pages))
@@ -207,5 +209,17 @@ unsafe impl Platform for UserSpace {
     }
     fn unique(&self) -> u64 {
         self.host.unique()
+    }
+}
+
+// SAFETY: the arena is atomic words in a row.
+unsafe impl ContiguousMemory for UserSpace {
+    fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
+        // SAFETY: frames of the arena that were free, taken and zeroed.
+        Some(unsafe { FreshRun::new(self.take_run(pages)?) })
+    }
+    fn frames_ptr(&self, run: &FreshRun) -> NonNull<u8> {
+        let first = run.run().first.0 - self.arena.first().0;
+        NonNull::from(&self.arena.frames()[first as usize..]).cast()
     }
 }

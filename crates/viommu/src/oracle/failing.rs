@@ -3,7 +3,10 @@
 
 use super::forward::{forward_copies_to_inner, forward_to_inner};
 use ioatlas_dma::{platform::*, units::*};
-use std::sync::{Mutex, OnceLock};
+use std::{
+    ptr::NonNull,
+    sync::{Mutex, OnceLock},
+};
 
 /// `P`, failing one frame allocation on demand.
 pub struct Failing<P> {
@@ -38,18 +41,8 @@ impl<P: Platform> Failing<P> {
     pub fn inner(&self) -> &P {
         &self.inner
     }
-    fn countdown(&self) -> std::sync::MutexGuard<'_, Option<u64>> {
-        self.countdown
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-#[allow(unsafe_code)] // a promise
-// SAFETY: the one inside does; a frame that is refused was never taken.
-unsafe impl<P: Platform> Platform for Failing<P> {
-    forward_to_inner!();
-    fn frame_alloc(&self) -> Option<FreshFrame> {
+    /// Counts an allocation, of one frame or of a run.
+    fn allow(&self) -> Option<()> {
         let mut countdown = self.countdown();
         match *countdown {
             Some(0) => {
@@ -63,7 +56,21 @@ unsafe impl<P: Platform> Platform for Failing<P> {
             Some(left) => *countdown = Some(left - 1),
             None => {}
         }
-        drop(countdown);
+        Some(())
+    }
+    fn countdown(&self) -> std::sync::MutexGuard<'_, Option<u64>> {
+        self.countdown
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does; a frame that is refused was never taken.
+unsafe impl<P: Platform> Platform for Failing<P> {
+    forward_to_inner!();
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        self.allow()?;
         self.inner.frame_alloc()
     }
     fn frame_free(&self, frame: FreshFrame) {
@@ -81,4 +88,16 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
 // SAFETY: the one inside does.
 unsafe impl<P: CopyMemory> CopyMemory for Failing<P> {
     forward_copies_to_inner!();
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does; a run that is refused was never taken.
+unsafe impl<P: ContiguousMemory> ContiguousMemory for Failing<P> {
+    fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
+        self.allow()?;
+        self.inner.frames_alloc(pages)
+    }
+    fn frames_ptr(&self, run: &FreshRun) -> NonNull<u8> {
+        self.inner.frames_ptr(run)
+    }
 }

@@ -6,7 +6,10 @@ use super::{
     forward::{forward_copies_to_inner, forward_to_inner},
 };
 use ioatlas_dma::{platform::*, units::*};
-use std::sync::{Arc, OnceLock};
+use std::{
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
+};
 
 /// What of a unit leads to a frame.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,6 +44,11 @@ impl<P: Platform> WatchedPlatform<P> {
     pub fn ask(&self, holds: impl Fn(PhysPage) -> Holders + Send + Sync + 'static) {
         let _ = self.holds.set(Box::new(holds)); // the first one stays
     }
+    fn allocated(&self, page: PhysPage) {
+        let held = self.holds.get().map(|holds| holds(page));
+        let held = held.unwrap_or_default();
+        self.oracle.ledger().frame_allocated(page, &held);
+    }
     /// The platform underneath, which is watched.
     pub fn inner(&self) -> &P {
         &self.inner
@@ -53,9 +61,7 @@ unsafe impl<P: Platform> Platform for WatchedPlatform<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let frame = self.inner.frame_alloc()?;
-        let held = self.holds.get().map(|holds| holds(frame.page()));
-        let held = held.unwrap_or_default();
-        self.oracle.ledger().frame_allocated(frame.page(), &held);
+        self.allocated(frame.page());
         Some(frame)
     }
     fn frame_free(&self, frame: FreshFrame) {
@@ -77,4 +83,17 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<WatchedPlatform<P>> for WatchedPlat
 // SAFETY: the one inside does.
 unsafe impl<P: CopyMemory> CopyMemory for WatchedPlatform<P> {
     forward_copies_to_inner!();
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
+unsafe impl<P: ContiguousMemory> ContiguousMemory for WatchedPlatform<P> {
+    fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
+        let run = self.inner.frames_alloc(pages)?;
+        run.run().iter().for_each(|page| self.allocated(page));
+        Some(run)
+    }
+    fn frames_ptr(&self, run: &FreshRun) -> NonNull<u8> {
+        self.inner.frames_ptr(run)
+    }
 }

@@ -344,6 +344,6 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         list: &'l [PhysRange],
     ) -> impl Iterator<Item = PhysPage> + use<'l, P, T> {
         let runs = self.domain.in_iova_order(list);
-        runs.flat_map(|run| (run.first.0..run.first.0 + run.pages.0).map(PhysPage))
+        runs.flat_map(PhysRun::iter)
     }
 }

@@ -7,12 +7,14 @@ use super::{
 };
 use ioatlas_dma::{
     dma_api::*,
-    platform::CopyMemory,
+    domain::{MapError, UnmapError},
+    platform::{ContiguousMemory, CopyMemory},
     table::Format,
     translator::{Paged, RemappingUnit},
     units::*,
 };
 use std::{collections::BTreeMap, sync::Arc};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// `Dma`, watched. It must go before its domain is closed.
 pub struct WatchedDma<P: CopyMemory, F: Format, U: RemappingUnit<P>> {
@@ -265,6 +267,56 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         self.oracle.retiring(self.serial, || drop(buffer));
     }
 
+    /// [`Client::alloc_coherent`], reported to the oracle.
+    ///
+    /// # Errors
+    /// Those of [`Client::alloc_coherent`], unchanged.
+    pub fn alloc_coherent<E: FromBytes + IntoBytes>(
+        &self,
+        count: usize,
+    ) -> Result<Coherent<[E]>, MapError>
+    where
+        P: ContiguousMemory,
+    {
+        let perm = Perm::ReadWrite;
+        let called = self.oracle.ledger().map_called(self.serial, perm, &[]);
+        let result = self.client.alloc_coherent(count);
+        let mut ledger = self.oracle.ledger();
+        match &result {
+            Ok(array) => {
+                let (first, frames) = (array.iova().page(), array.frames());
+                ledger.map_returned(self.serial, called, first, frames.iter(), perm);
+                for (nth, frame) in (0..).zip(frames.iter()) {
+                    ledger.led(self.serial, IovaPage(first.0 + nth), frame);
+                }
+            }
+            // which frames it had is not known
+            Err(_) => ledger.map_failed(self.serial, called, None, perm),
+        }
+        result
+    }
+
+    /// [`Coherent::free`], reported to the oracle.
+    ///
+    /// # Errors
+    /// Those of [`Coherent::free`], unchanged.
+    pub fn free_coherent<E: FromBytes + IntoBytes>(
+        &self,
+        array: Coherent<[E]>,
+    ) -> Result<(), UnmapError> {
+        self.unmapping(pages_of_array(&array), || array.free())
+    }
+
+    /// Drops an array, reported to the oracle.
+    pub fn drop_coherent<E: FromBytes + IntoBytes>(&self, array: Coherent<[E]>) {
+        let failed = || self.client.dma().drop_errors();
+        let before = failed();
+        let _ = self.unmapping(pages_of_array(&array), || {
+            drop(array);
+            if failed() == before { Ok(()) } else { Err(()) }
+        });
+    }
+
     /// [`Client::unmap_raw`] of a whole mapping.
     ///
     /// # Errors
@@ -308,8 +360,12 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
 
 /// The granules of a buffer.
 fn pages_of(buffer: &PhysRange) -> impl Iterator<Item = PhysPage> + Clone + use<> {
-    let run = buffer.run();
-    (run.first.0..run.first.0 + run.pages.0).map(PhysPage)
+    buffer.run().iter()
+}
+
+/// The pages of an array, which adjoin.
+fn pages_of_array<S: ?Sized>(array: &Coherent<S>) -> Vec<IovaRange> {
+    vec![IovaRange::new(array.iova().page(), array.frames().pages)]
 }
 
 /// Ascending pages as ranges.

@@ -3,6 +3,7 @@
 
 #[cfg(not(ioatlas_killers))]
 mod bounce;
+mod coherent;
 mod completions;
 mod explorer;
 mod suite;

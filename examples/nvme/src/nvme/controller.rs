@@ -9,7 +9,7 @@ use super::{command::*, error::NvmeError, lent::settle, queue::*, registers::*};
 use crate::window::{Idle, RegisterWindow, TimedOut};
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, FromDevice},
-    domain::{Domain, UnmapError},
+    domain::UnmapError,
     translator::Translator,
     units::*,
 };
@@ -23,13 +23,14 @@ const MOST: u64 = 2 << 20;
 /// A controller that runs. Dropping it disables it.
 pub struct Controller<T: Translator<Host>> {
     window: Arc<dyn RegisterWindow>,
-    domain: Arc<Domain<Host, T>>,
+    /// Maps its rings.
+    client: Client<Host, T>,
     capabilities: Capabilities,
     idle: Idle,
     /// Taken when it ends.
-    admin: Option<QueuePair<T>>,
+    admin: Option<QueuePair>,
     /// Pairs of which it may know though we do not use them: freed when it ends.
-    left: Vec<QueuePair<T>>,
+    left: Vec<QueuePair>,
     about: About,
     queues: u16,
 }
@@ -67,9 +68,8 @@ impl<T: Translator<Host>> Controller<T> {
             return Err(NvmeError::Pages(capabilities.page_lg2_min()));
         }
         disable(&*window, capabilities)?;
-        let domain = client.dma().domain().clone();
         let (id, depth) = (QueueId(0), ADMIN_DEPTH);
-        let admin = QueuePair::new(domain.clone(), window.clone(), capabilities, id, depth)?;
+        let admin = QueuePair::new(client, window.clone(), capabilities, id, depth)?;
         let entries = admin.entries() - 1;
         window.write32(AQA, entries << 16 | entries);
         window.write64(ASQ, admin.submission_at().0);
@@ -77,7 +77,7 @@ impl<T: Translator<Host>> Controller<T> {
         window.write32(CC, CC_ENTRY_SIZES | CC_ENABLE);
         let mut controller = Controller {
             window,
-            domain,
+            client: client.clone(),
             capabilities,
             idle,
             admin: Some(admin),
@@ -193,10 +193,10 @@ impl<T: Translator<Host>> Controller<T> {
     /// # Errors
     /// [`NvmeError`]. What the controller refused is unmapped at once; what it did not answer
     /// about, or knows half of, when it ends.
-    pub fn create_queue(&mut self, depth: Depth, told: Told) -> Result<QueuePair<T>, NvmeError> {
+    pub fn create_queue(&mut self, depth: Depth, told: Told) -> Result<QueuePair, NvmeError> {
         let id = QueueId(self.queues + 1);
-        let (domain, window) = (self.domain.clone(), self.window.clone());
-        let pair = QueuePair::new(domain, window, self.capabilities, id, depth)?;
+        let window = self.window.clone();
+        let pair = QueuePair::new(&self.client, window, self.capabilities, id, depth)?;
         let (entries, at) = (pair.entries(), pair.completion_at());
         let completion = Command::create_completion_queue(id, entries, at, told);
         if let Err(error) = self.administer(completion, "create completion queue") {
@@ -218,7 +218,7 @@ impl<T: Translator<Host>> Controller<T> {
     }
 
     /// `error`, because of which there is no `pair`.
-    fn not_made(&mut self, pair: QueuePair<T>, error: NvmeError) -> NvmeError {
+    fn not_made(&mut self, pair: QueuePair, error: NvmeError) -> NvmeError {
         match error {
             // it said no, so it has not heard of the memory; the first error is the one to tell
             NvmeError::Command { .. } => drop(pair.free()),
@@ -231,7 +231,7 @@ impl<T: Translator<Host>> Controller<T> {
     ///
     /// # Errors
     /// [`NvmeError`]; its memory is unmapped when the controller ends then.
-    pub fn delete_queue(&mut self, pair: QueuePair<T>) -> Result<(), NvmeError> {
+    pub fn delete_queue(&mut self, pair: QueuePair) -> Result<(), NvmeError> {
         let id = pair.id();
         let submission = Command::delete_submission_queue(id);
         let ended = self.administer(submission, "delete submission queue");

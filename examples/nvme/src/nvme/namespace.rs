@@ -103,7 +103,7 @@ impl Namespace {
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
     pub fn read<T: Translator<Host>>(
         &self,
-        queue: &mut QueuePair<T>,
+        queue: &mut QueuePair,
         client: &Client<Host, T>,
         first: Block,
         buffer: CpuBuffer<Host, FromDevice>,
@@ -122,7 +122,7 @@ impl Namespace {
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
     pub fn write<T: Translator<Host>>(
         &self,
-        queue: &mut QueuePair<T>,
+        queue: &mut QueuePair,
         client: &Client<Host, T>,
         first: Block,
         buffer: CpuBuffer<Host, ToDevice>,
@@ -136,8 +136,8 @@ impl Namespace {
 }
 
 /// Gives the controller a command whose data are `lent`, and waits for its end.
-fn carry_out<T: Translator<Host>, W: Way>(
-    queue: &mut QueuePair<T>,
+fn carry_out<W: Way>(
+    queue: &mut QueuePair,
     lent: &DeviceBuffer<Host, W>,
     command: impl FnOnce(DataPointer) -> Command,
     name: &'static str,

@@ -2,17 +2,16 @@
 //! A pair of rings: commands go to the controller through the one, completions come back through
 //! the other (§3.3).
 //!
-//! Both lie in *coherent* memory: mapped for as long as the queue lives, used by both sides at any
-//! time, contiguous for the device though its frames need not be. The CPU sees it as words that may
-//! change under it, never as references to plain data.
+//! Both lie in *coherent* memory: arrays that are mapped for as long as the queue lives, and that
+//! both sides use at any time. The CPU reads and writes entries, never by references to them.
 //!
 //! Each command that is under way has a page for its list of PRPs, which is mapped for as long,
 //! too: describing data costs stores, and no mapping.
 //!
-//! Ordering: a command's words are stored before the fence, and the doorbell is written after it.
-//! The phase bit of a completion is loaded with acquire, and its other word after that. A command's
-//! entry is free again when the command is complete: as at most `depth` are under way, and the ring
-//! has one entry more, the tail never meets what was not read yet.
+//! Ordering: a command is written before the fence, and the doorbell is written after it. The word
+//! of a completion that has the phase bit is read before the fence, and its other word after it. A
+//! command's entry is free again when the command is complete: as at most `depth` are under way,
+//! and the ring has one entry more, the tail never meets what was not read yet.
 
 use super::{
     command::*,
@@ -22,13 +21,20 @@ use super::{
 };
 use crate::window::{Idle, Interrupts, RegisterWindow, TimedOut};
 use ioatlas_dma::{
-    domain::{Consistent, Domain, MapError, UnmapError},
-    platform::{Ordering, Platform},
+    dma_api::{Client, Coherent},
+    domain::{MapError, UnmapError},
     translator::Translator,
     units::*,
 };
 use ioatlas_host::Host;
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem::ManuallyDrop,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+    time::Duration,
+};
 
 /// The number of a pair of queues; 0 is for administration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,18 +46,18 @@ pub struct Depth(pub u16);
 
 /// How long a completion may take. QEMU's takes microseconds, a disk at its worst seconds.
 pub const COMPLETION_LIMIT: Duration = Duration::from_secs(60);
-const WORDS_A_FRAME: usize = (GRANULE / 8) as usize;
+/// Words of a list of PRPs, which is a page.
+const LIST_WORDS: usize = (GRANULE / 8) as usize;
+/// Where a completion has its last word, which is the one with the phase bit.
+const LAST_WORD: usize = 8 * (COMPLETION_WORDS - 1);
 
 /// One pair. Dropping it leaves its memory mapped: the controller may still write there.
 /// [`free`](Self::free) is for a caller that knows that it does not.
 #[must_use = "end it with its controller's delete_queue"]
-pub struct QueuePair<T: Translator<Host>> {
+pub struct QueuePair {
     id: QueueId,
-    domain: Arc<Domain<Host, T>>,
     window: Arc<dyn RegisterWindow>,
-    submission: Consistent,
-    completion: Consistent,
-    lists: Consistent,
+    memory: ManuallyDrop<Memory>,
     /// Entries of each of the two rings.
     entries: u32,
     submission_doorbell: u64,
@@ -64,13 +70,21 @@ pub struct QueuePair<T: Translator<Host>> {
     under_way: Vec<bool>,
 }
 
-impl<T: Translator<Host>> QueuePair<T> {
+/// What the controller reaches.
+struct Memory {
+    submission: Coherent<[[u64; COMMAND_WORDS]]>,
+    completion: Coherent<[[u64; COMPLETION_WORDS]]>,
+    /// A list of PRPs for each command.
+    lists: Coherent<[[u64; LIST_WORDS]]>,
+}
+
+impl QueuePair {
     /// Memory for a pair; the controller has not heard of it yet.
     ///
     /// # Errors
     /// [`MapError`]; nothing stays mapped then.
-    pub fn new(
-        domain: Arc<Domain<Host, T>>,
+    pub fn new<T: Translator<Host>>(
+        client: &Client<Host, T>,
         window: Arc<dyn RegisterWindow>,
         capabilities: Capabilities,
         id: QueueId,
@@ -78,21 +92,14 @@ impl<T: Translator<Host>> QueuePair<T> {
     ) -> Result<Self, MapError> {
         let most = capabilities.queue_entries_max().clamp(2, 1 << 12);
         let entries = (u32::from(depth.0.max(1)) + 1).min(most);
-        let ring = |words: usize| {
-            let bytes = u64::from(entries) * words as u64 * 8;
-            domain.alloc_consistent(ByteCount(bytes.next_multiple_of(GRANULE)))
+        let memory = Memory {
+            submission: client.alloc_coherent(entries as usize)?,
+            completion: client.alloc_coherent(entries as usize)?,
+            lists: client.alloc_coherent(entries as usize - 1)?,
         };
-        let lists = || domain.alloc_consistent(ByteCount(u64::from(entries - 1) * GRANULE));
-        let submission = ring(COMMAND_WORDS)?;
-        let (completion, [submission]) = or_free(&domain, ring(COMPLETION_WORDS), [submission])?;
-        let (lists, [submission, completion]) =
-            or_free(&domain, lists(), [submission, completion])?;
         Ok(QueuePair {
             id,
-            submission,
-            completion,
-            lists,
-            domain,
+            memory: ManuallyDrop::new(memory),
             window,
             entries,
             submission_doorbell: capabilities.submission_doorbell(id),
@@ -115,11 +122,11 @@ impl<T: Translator<Host>> QueuePair<T> {
     }
     /// Where the controller finds the commands.
     pub fn submission_at(&self) -> Iova {
-        self.submission.iova()
+        self.memory.submission.iova()
     }
     /// Where it is to put completions.
     pub fn completion_at(&self) -> Iova {
-        self.completion.iova()
+        self.memory.completion.iova()
     }
     /// Commands that are under way.
     pub fn under_way(&self) -> usize {
@@ -140,16 +147,14 @@ impl<T: Translator<Host>> QueuePair<T> {
             queue: self.id,
             entries: self.entries - 1,
         })?;
-        let list = self.domain.words(&self.lists, usize::from(id.0));
-        let list_at = Iova(self.lists.iova().0 + u64::from(id.0) * GRANULE);
-        let data = prp::describe(segments, list_at, |index, entry| {
-            list[index].store(entry.0, Ordering::Relaxed);
+        let Memory {
+            submission, lists, ..
+        } = &mut *self.memory;
+        let list = usize::from(id.0);
+        let data = prp::describe(segments, lists.iova_of(list), |index, entry| {
+            lists.write_field(list, 8 * index, entry.0);
         })?;
-        let words = command(data).words(id);
-        let place = self.words_at(&self.submission, self.tail, COMMAND_WORDS);
-        for (slot, word) in place.iter().zip(words) {
-            slot.store(word, Ordering::Relaxed);
-        }
+        submission.write(self.tail as usize, command(data).words(id));
         self.free.pop();
         self.under_way[usize::from(id.0)] = true;
         self.tail = (self.tail + 1) % self.entries;
@@ -158,7 +163,7 @@ impl<T: Translator<Host>> QueuePair<T> {
 
     /// Tells the controller of the commands written since the last time.
     pub fn ring(&self) {
-        self.domain.platform().fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         self.window.write32(self.submission_doorbell, self.tail);
     }
 
@@ -166,8 +171,7 @@ impl<T: Translator<Host>> QueuePair<T> {
     pub fn completed(&self, most: usize) -> usize {
         let (mut head, mut phase) = (self.head, self.phase);
         for seen in 0..most {
-            let words = self.words_at(&self.completion, head, COMPLETION_WORDS);
-            if !phase.is_of(words[1].load(Ordering::Acquire)) {
+            if !phase.is_of(self.last_word(head)) {
                 return seen;
             }
             head += 1;
@@ -184,12 +188,11 @@ impl<T: Translator<Host>> QueuePair<T> {
     /// # Errors
     /// [`NvmeError::Stray`], if it is of no command under way.
     pub fn poll(&mut self) -> Result<Option<Completion>, NvmeError> {
-        let words = self.words_at(&self.completion, self.head, COMPLETION_WORDS);
-        let last = words[1].load(Ordering::Acquire);
-        if !self.phase.is_of(last) {
+        if !self.phase.is_of(self.last_word(self.head)) {
             return Ok(None);
         }
-        let done = Completion::from_words([words[0].load(Ordering::Relaxed), last]);
+        fence(Ordering::Acquire);
+        let done = Completion::from_words(self.memory.completion.read(self.head as usize));
         self.head += 1;
         if self.head == self.entries {
             (self.head, self.phase) = (0, self.phase.next());
@@ -260,15 +263,9 @@ impl<T: Translator<Host>> QueuePair<T> {
         }
     }
 
-    fn words_at<'m>(
-        &'m self,
-        ring: &'m Consistent,
-        entry: u32,
-        words: usize,
-    ) -> &'m [<Host as Platform>::A64] {
-        let at = entry as usize * words;
-        let frame = self.domain.words(ring, at / WORDS_A_FRAME);
-        &frame[at % WORDS_A_FRAME..][..words]
+    fn last_word(&self, entry: u32) -> u64 {
+        let completion = &self.memory.completion;
+        completion.read_field(entry as usize, LAST_WORD)
     }
 
     /// Unmaps and frees its memory. The controller has forgotten the queue, or is disabled.
@@ -276,28 +273,10 @@ impl<T: Translator<Host>> QueuePair<T> {
     /// # Errors
     /// [`UnmapError`]; what is left stays mapped.
     pub fn free(self) -> Result<(), UnmapError> {
-        let memory = [self.submission, self.completion, self.lists];
+        let memory = ManuallyDrop::into_inner(self.memory);
         // each, whatever comes of the others
-        let ended = memory.map(|memory| self.domain.free_consistent(memory));
-        ended.into_iter().collect()
-    }
-}
-
-/// `next` beside what there was before; or its error, with all of that freed, since the controller
-/// has not heard of it.
-fn or_free<T: Translator<Host>, const N: usize>(
-    domain: &Domain<Host, T>,
-    next: Result<Consistent, MapError>,
-    before: [Consistent; N],
-) -> Result<(Consistent, [Consistent; N]), MapError> {
-    match next {
-        Ok(next) => Ok((next, before)),
-        Err(error) => {
-            for memory in before {
-                // the first error is the one to tell
-                let _ = domain.free_consistent(memory);
-            }
-            Err(error)
-        }
+        let rings = [memory.submission.free(), memory.completion.free()];
+        let ended = rings.into_iter().chain([memory.lists.free()]);
+        ended.collect::<Vec<_>>().into_iter().collect()
     }
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Which frames are free: a bit each, lowest first, so that what is allocated together adjoins.
-
-use ioatlas_dma::units::*;
+//! Which frames of an arena are free: a bit each, lowest first, so that what is allocated together
+//! adjoins, and an arena is touched only as far as it is needed. For platforms of this process.
 
 /// Frames by their place in the arena.
-pub(super) struct Frames {
+pub struct Frames {
     /// A set bit is a frame that is taken.
     taken: Vec<u64>,
     frames: usize,
@@ -17,13 +16,15 @@ pub(super) struct Frames {
 
 /// A run of frames that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
+pub struct Run {
+    /// Its first frame.
     pub first: usize,
     /// As many of its first frames were used before, and hold what they held.
     pub used_before: usize,
 }
 
 impl Frames {
+    /// `frames` of them, all free, untouched and zero.
     pub fn new(frames: usize) -> Self {
         let mut taken = vec![0; frames.div_ceil(64)];
         if let Some(last) = taken.last_mut()
@@ -39,10 +40,12 @@ impl Frames {
             in_use: 0,
         }
     }
+    /// How many are taken.
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
+    /// The lowest that is free.
     pub fn take(&mut self) -> Option<Run> {
         let word = (self.from..self.taken.len()).find(|word| self.taken[*word] != u64::MAX);
         self.from = word.unwrap_or(self.taken.len());
@@ -50,7 +53,7 @@ impl Frames {
         Some(self.taken_at(first, 1))
     }
 
-    /// As many frames that adjoin, where there are.
+    /// As many frames that adjoin, at least one, where there are.
     pub fn take_run(&mut self, frames: usize) -> Option<Run> {
         let mut first = self.from * 64;
         let mut at = first;
@@ -82,6 +85,7 @@ impl Frames {
         self.in_use += frames;
         Run { first, used_before }
     }
+    /// Takes back frames, of one run or of several.
     pub fn give(&mut self, first: usize, frames: usize) {
         for frame in first..first + frames {
             debug_assert!(self.is_taken(frame), "frame {frame} was free");
@@ -90,11 +94,6 @@ impl Frames {
         self.in_use -= frames;
         self.from = self.from.min(first / 64);
     }
-}
-
-/// How many frames `pages` are, if so many can be counted.
-pub(super) fn frames(pages: PageCount) -> Option<usize> {
-    usize::try_from(pages.0).ok().filter(|frames| *frames > 0)
 }
 
 #[cfg(test)]
