@@ -6,7 +6,7 @@ use crate::{
     bounce::Way,
     pattern::{PatternError, SizesError},
     platform::host,
-    subjects::{AllocatorAlone, Bounced, Nothing, TableAlone, Whole},
+    subjects::{Addressed, AllocatorAlone, Bounced, Nothing, TableAlone, Whole},
 };
 use ioatlas_dma::{
     design::{self, Design},
@@ -29,6 +29,8 @@ pub enum Kind {
     /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the
     /// pattern are not looked at.
     Bounce(Way),
+    /// The address API of the DMA API over such a domain.
+    Raw,
     /// The control loop: see [`crate::control`].
     Control,
     /// Nothing: the pattern around the subject.
@@ -56,6 +58,7 @@ impl fmt::Display for Kind {
             Kind::Allocator(allocator) => write!(f, "allocator/{}", allocator.name()),
             Kind::Table => write!(f, "table"),
             Kind::Bounce(way) => write!(f, "bounce/{}", way.name()),
+            Kind::Raw => write!(f, "raw"),
             Kind::Control => write!(f, "control"),
             Kind::Nothing => write!(f, "nothing"),
         }
@@ -79,7 +82,7 @@ impl fmt::Display for Case {
 pub enum CaseError {
     /// Too few parts, too many, or none of the kinds.
     #[error(
-        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, or table, control or nothing /PATTERN/SIZES"
+        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, or table, raw, control or nothing /PATTERN/SIZES"
     )]
     Shape(String),
     /// Neither way that data go.
@@ -136,6 +139,7 @@ impl FromStr for Case {
             ["allocator", a, pattern, sizes] => (Kind::Allocator(allocator(a)?), pattern, sizes),
             ["bounce", way, pattern, sizes] => (Kind::Bounce(self::way(way)?), pattern, sizes),
             ["table", pattern, sizes] => (Kind::Table, pattern, sizes),
+            ["raw", pattern, sizes] => (Kind::Raw, pattern, sizes),
             ["control", pattern, sizes] => (Kind::Control, pattern, sizes),
             ["nothing", pattern, sizes] => (Kind::Nothing, pattern, sizes),
             _ => return Err(shape()),
@@ -161,6 +165,7 @@ pub enum Ours {
     Allocator(Box<AllocatorAlone<Host>>),
     Table(Box<TableAlone<Host, VtdSecond48>>),
     Bounce(Box<Bounced>),
+    Raw(Box<Addressed>),
     Control(Control<Host>),
     Nothing(Nothing),
 }
@@ -184,6 +189,7 @@ impl Ours {
                 Ours::Table(Box::new(table))
             }
             Kind::Bounce(way) => Ours::Bounce(Box::new(Bounced::new(platform, way)?)),
+            Kind::Raw => Ours::Raw(Box::new(Addressed::new(platform)?)),
             Kind::Control => Ours::Control(Control::new(platform)),
             Kind::Nothing => Ours::Nothing(Nothing),
         })
@@ -196,6 +202,7 @@ impl Ours {
             Ours::Allocator(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Table(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Bounce(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Raw(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Control(s) => Contestant::new(s, pattern, sizes, threads),
             Ours::Nothing(s) => Contestant::new(s, pattern, sizes, threads),
         }
@@ -215,6 +222,7 @@ mod tests {
             "table/ring1024/1",
             "domain/magazine+strict/bursts16/1",
             "bounce/read/ring256/1",
+            "raw/replace1000/1",
             "control/ring256/mixed",
             "nothing/producer-consumer/1",
         ] {

@@ -106,9 +106,8 @@ impl Filter {
             }
             What::Ours(Kind::Allocator(allocator)) => of_ours(Some(allocator), None),
             What::Ours(Kind::Table) => of_ours(None, None),
-            What::Ours(Kind::Bounce(_) | Kind::Control | Kind::Nothing) | What::Invalidation => {
-                true
-            }
+            What::Ours(Kind::Bounce(_) | Kind::Raw | Kind::Control | Kind::Nothing)
+            | What::Invalidation => true,
             What::Peer(peer) => permits(&self.peers, &Some(peer)),
         };
         what && permits(&self.patterns, &spec.pattern)

@@ -69,6 +69,18 @@ impl Part {
 }
 
 impl<L> DmaMapping<L> {
+    /// The same mapping with its list in another form.
+    pub(super) fn map_list<M>(self, f: impl FnOnce(L) -> M) -> DmaMapping<M> {
+        DmaMapping {
+            list: ManuallyDrop::new(f(ManuallyDrop::into_inner(self.list))),
+            iova: self.iova,
+            len: self.len,
+            direction: self.direction,
+            key: self.key,
+            held: self.held,
+            timed: self.timed,
+        }
+    }
     /// The address to give to the device: that of the first byte.
     pub fn iova(&self) -> Iova {
         self.iova

@@ -85,6 +85,7 @@ mod pending;
 mod place;
 mod pools;
 mod raw;
+mod raw_table;
 mod shares;
 mod stream;
 mod sync;
@@ -108,7 +109,7 @@ pub use lent::{DmaBuffer, Lent};
 pub use mapped::{Mapped, OnDropError};
 pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;
-pub use raw::{RawDmaError, SyncFor};
+pub use raw::{IntoRawError, RawDmaError, RawList, SyncFor};
 pub use shares::{Shares, SharesConfig};
 pub use stream::Stream;
 pub use watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch};
@@ -123,7 +124,7 @@ use crate::{
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::fmt;
 use pools::Pools;
-use raw::RawTable;
+use raw_table::RawTable;
 
 /// The bounce pools of one domain, and what its clients share. See the module's theory.
 pub struct Dma<P: CopyMemory, T: Translator<P>, D = Off> {

@@ -34,6 +34,10 @@ impl Consistent {
     pub fn frames(&self) -> &[TableFrame] {
         &self.frames
     }
+    /// The mapping, and the frames that were to be freed with it.
+    pub fn into_parts(self) -> (Mapping, Vec<TableFrame>) {
+        (self.mapping, self.frames)
+    }
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -161,6 +165,31 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let Consistent { mapping, frames } = memory;
         let range = mapping.range();
         self.end(mapping.alloc, range, frames)
+    }
+
+    /// Ends a mapping, and frees `frames` once no translation leads there: at once under `strict`,
+    /// with the next flush under a deferred policy, in a quarantine never. For those who map memory
+    /// of the platform, and would have to [flush](Self::flush) before they free it. Nothing else has
+    /// the frames mapped, in this domain or another.
+    ///
+    /// ```
+    /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_host::*;
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
+    /// let frame = p.frame_alloc().expect("a frame").publish();
+    /// let mapping = domain.map(PhysRange::page(frame.page()), Direction::FromDevice)?;
+    /// // ... when the device is done
+    /// domain.unmap_then(mapping, vec![frame])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`UnmapError::ForeignMemory`], from which [`Consistent::into_parts`] brings both back; others
+    /// as from [`unmap`](Self::unmap): after [`UnmapError::Invalidate`] the frames are quarantined.
+    pub fn unmap_then(&self, mapping: Mapping, frames: Vec<TableFrame>) -> Result<(), UnmapError> {
+        self.free_consistent(Consistent { mapping, frames })
     }
 
     /// The 512 words of frame `index` of consistent memory. They are there as long

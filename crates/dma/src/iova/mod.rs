@@ -28,6 +28,7 @@
 
 mod alone;
 pub mod backing;
+pub(crate) mod chains;
 mod chunks;
 pub mod eiovar;
 mod error;
@@ -45,7 +46,7 @@ mod request;
 mod reserved_ranges;
 mod run_bounds;
 mod search;
-mod slots;
+pub(crate) mod slots;
 mod tree;
 pub mod vmem;
 

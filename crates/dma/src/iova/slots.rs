@@ -12,10 +12,10 @@ use alloc::vec::Vec;
 pub struct Link(u32);
 
 /// No slot: where a list ends.
-pub(super) const NIL: Link = Link(u32::MAX);
+pub(crate) const NIL: Link = Link(u32::MAX);
 
 impl Link {
-    pub(super) fn some(self) -> Option<Link> {
+    pub(crate) fn some(self) -> Option<Link> {
         (self != NIL).then_some(self)
     }
 }
@@ -26,14 +26,14 @@ pub struct Slot<T> {
     prev: Link,
 }
 
-pub(super) struct Slots<T> {
+pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     spare: Link,
     len: usize,
 }
 
 impl<T> Slots<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Slots {
             slots: Vec::new(),
             spare: NIL,
@@ -41,47 +41,47 @@ impl<T> Slots<T> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
     /// Whether this many things have room.
     #[inline]
-    pub(super) fn has_room(&self, things: usize) -> bool {
+    pub(crate) fn has_room(&self, things: usize) -> bool {
         Larger::has(&self.slots, things)
     }
     /// What is needed to have this many things; `None` where they have room.
-    pub(super) fn short(&self, things: usize) -> Option<Larger<Slot<T>>> {
+    pub(crate) fn short(&self, things: usize) -> Option<Larger<Slot<T>>> {
         Larger::of(&self.slots, things)
     }
     /// Grows into what was allocated.
-    pub(super) fn enlarge(&mut self, room: &mut Option<Larger<Slot<T>>>) {
+    pub(crate) fn enlarge(&mut self, room: &mut Option<Larger<Slot<T>>>) {
         if let Some(room) = room {
             room.take_over(&mut self.slots);
         }
     }
-    pub(super) fn at(&self, at: Link) -> &T {
+    pub(crate) fn at(&self, at: Link) -> &T {
         &self.slots[at.0 as usize].thing
     }
-    pub(super) fn at_mut(&mut self, at: Link) -> &mut T {
+    pub(crate) fn at_mut(&mut self, at: Link) -> &mut T {
         &mut self.slots[at.0 as usize].thing
     }
     /// The next in its list.
-    pub(super) fn next(&self, at: Link) -> Link {
+    pub(crate) fn next(&self, at: Link) -> Link {
         self.slots[at.0 as usize].next
     }
     /// The one before in its list, where lists go both ways.
-    pub(super) fn prev(&self, at: Link) -> Link {
+    pub(crate) fn prev(&self, at: Link) -> Link {
         self.slots[at.0 as usize].prev
     }
-    pub(super) fn set_next(&mut self, at: Link, next: Link) {
+    pub(crate) fn set_next(&mut self, at: Link, next: Link) {
         self.slots[at.0 as usize].next = next;
     }
-    pub(super) fn set_prev(&mut self, at: Link, prev: Link) {
+    pub(crate) fn set_prev(&mut self, at: Link, prev: Link) {
         self.slots[at.0 as usize].prev = prev;
     }
 
     /// Adds a thing that is in no list, for which there is [room](Self::has_room).
-    pub(super) fn add(&mut self, thing: T) -> Link {
+    pub(crate) fn add(&mut self, thing: T) -> Link {
         self.len += 1;
         let slot = Slot {
             thing,
@@ -100,14 +100,14 @@ impl<T> Slots<T> {
     }
 
     /// Makes the slot spare; the thing in it must be in no list.
-    pub(super) fn remove(&mut self, at: Link) {
+    pub(crate) fn remove(&mut self, at: Link) {
         self.set_next(at, self.spare);
         self.spare = at;
         self.len -= 1;
     }
 
     /// Whether each slot is in use or spare.
-    pub(super) fn adds_up(&self) -> bool {
+    pub(crate) fn adds_up(&self) -> bool {
         let spare = core::iter::successors(self.spare.some(), |at| self.next(*at).some());
         self.len + spare.take(self.slots.len() + 1).count() == self.slots.len()
     }

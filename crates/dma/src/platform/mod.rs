@@ -38,8 +38,7 @@
 //!
 //! The heap is called with nothing held and interrupts as they were, and may have nothing: none of
 //! these calls aborts, and nothing is lost. What aborts still is what makes and ends domains and
-//! clients, typed buffers ([`Client::buffer`](crate::dma_api::Client::buffer)), the address API
-//! ([`Client::into_raw`](crate::dma_api::Client::into_raw)), and the debug watch.
+//! clients, typed buffers ([`Client::buffer`](crate::dma_api::Client::buffer)), and the debug watch.
 //!
 //! | call | calls the heap | where that has no memory |
 //! |---|---|---|
@@ -51,6 +50,7 @@
 //! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | frees past the magazines; `solaris` flushes |
 //! | unmap, bounced | at first, for magazines | takes the slot's memory away |
 //! | `reserve`, `alloc_consistent`, `alloc_coherent` | yes | fails |
+//! | `into_raw` of a client, while more is given up than ever before | yes | fails |
 //! | flush, tick, shrink | as unmap, whose frees they make | as unmap |
 //! | `set_mode` | never | |
 

@@ -97,6 +97,7 @@ fn what_is_another_domains_comes_back() {
         "or it would be refused anyway"
     );
     let memory = theirs.alloc_consistent(ByteCount(GRANULE)).unwrap();
+    let frames = vec![host.frame_alloc().unwrap().publish()];
     let before = (reached(&ours), reached(&theirs), host.frames_in_use());
 
     let Err(UnmapError::Foreign(mapping)) = ours.unmap(mapping) else {
@@ -107,10 +108,14 @@ fn what_is_another_domains_comes_back() {
     let Err(UnmapError::ForeignMemory(memory)) = ours.free_consistent(memory) else {
         panic!("it was freed")
     };
+    let Err(UnmapError::ForeignMemory(both)) = ours.unmap_then(mapping, frames) else {
+        panic!("it was unmapped, and its frames freed")
+    };
+    let (mapping, frames) = both.into_parts();
     let after = (reached(&ours), reached(&theirs), host.frames_in_use());
     assert_eq!(after, before);
 
-    theirs.unmap(mapping).unwrap();
+    theirs.unmap_then(mapping, frames).unwrap();
     theirs.free_consistent(memory).unwrap();
     ours.unmap(same).unwrap();
     ours.close().unwrap();

@@ -5,6 +5,7 @@
 use crate::{
     allocators::counting::{calls, calls_masked, masked},
     bounce::heap,
+    lend,
 };
 use ioatlas_dma::{
     design::{allocators, policies},
@@ -321,6 +322,9 @@ fn bounced(policy: PolicyConfig) -> HeapCalls {
             assert_eq!(heap::drive(client, &lists, &mut held).refused, 0);
             let array = client.alloc_coherent::<u64>(1024).expect("memory");
             array.free().expect("unmapped");
+            let one = client.map_single(lend(lists[0][0]), Direction::ToDevice);
+            let (iova, len) = client.into_raw(one.expect("room")).expect("memory");
+            client.unmap_raw(iova, len, None).expect("live");
         }
     })
 }

@@ -3,8 +3,11 @@
 
 use super::{Bounds, DomainSerial, Oracle, Property, ledger::Stage};
 use ioatlas_dma::{
-    domain::*, invalidation::InvalidateError, platform::Platform, translator::AttachError,
-    translator::Translator, units::*,
+    domain::*,
+    invalidation::InvalidateError,
+    platform::{Platform, TableFrame},
+    translator::{AttachError, Translator},
+    units::*,
 };
 use std::sync::Arc;
 
@@ -152,6 +155,21 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
         let range = mapping.range();
         self.unmapping(range, |d| d.unmap(mapping))
+    }
+
+    /// [`Domain::unmap_then`], reported to the oracle; the frames are those that are mapped, in the
+    /// order of their IOVAs.
+    ///
+    /// # Errors
+    /// Those of [`Domain::unmap_then`], unchanged.
+    pub fn unmap_then(&self, mapping: Mapping, frames: Vec<TableFrame>) -> Result<(), UnmapError> {
+        let range = mapping.range();
+        let mut ledger = self.oracle.ledger();
+        for (page, frame) in range.iter().zip(&frames) {
+            ledger.led(self.serial, page, frame.page());
+        }
+        drop(ledger);
+        self.unmapping(range, |d| d.unmap_then(mapping, frames))
     }
 
     /// [`Domain::unmap_batch`], reported to the oracle: each mapping is in its unmap from when it

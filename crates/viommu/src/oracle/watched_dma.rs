@@ -324,9 +324,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     pub fn unmap_raw(&self, mapping: WatchedMapping) -> Result<(), RawDmaError> {
         let WatchedMapping { mapping, runs } = mapping;
         let direction = mapping.direction();
-        self.unmapping(runs, || {
-            let (iova, len) = self.client.into_raw(mapping);
-            self.client.unmap_raw(iova, len, direction)
+        self.unmapping(runs, || match self.client.into_raw(mapping) {
+            Ok((iova, len)) => self.client.unmap_raw(iova, len, direction),
+            // by its token, then
+            Err(IntoRawError(mapping)) => Ok(self.client.unmap(mapping).map(drop)?),
         })
     }
 

@@ -3,7 +3,7 @@
 //! where no translation leads there, under every design, however the array ends.
 
 use crate::suite::rig::{Dom, NIC, Rig, Vtd, core_designs, name};
-use ioatlas_dma::{dma_api::*, domain::*, units::*};
+use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use ioatlas_host::Host;
 use ioatlas_viommu::{
     machine::WatchedUnit,
@@ -131,6 +131,36 @@ fn what_is_freed_is_out_of_reach_before_it_is_free() {
 fn what_is_dropped_is_out_of_reach_before_it_is_free() {
     for design in core_designs::<Vtd>() {
         an_array_lives_and_ends(design, End::Dropped);
+    }
+}
+
+#[test]
+fn frames_that_go_with_a_mapping_are_out_of_reach_before_they_are_free() {
+    for design in core_designs::<Vtd>() {
+        let rig = Rig::<Host>::new::<Vtd>(FRAMES);
+        let domain = rig.domain::<Vtd>(design);
+        let p = rig.machine.machine().platform();
+        for round in 0..3 {
+            let before = rig.frames_in_use();
+            // by their addresses, or the oracle takes one for the other
+            let mut frames: Vec<_> = (0..3).filter_map(|_| p.frame_alloc()).collect();
+            frames.sort_by_key(FreshFrame::page);
+            let list: Vec<_> = frames.iter().map(|f| PhysRange::page(f.page())).collect();
+            let mapping = domain.map_list(&list, Direction::FromDevice).expect("room");
+            let at: Vec<_> = mapping.range().iter().collect();
+            reach(&rig, &at);
+            let frames = frames.into_iter().map(FreshFrame::publish).collect();
+            domain.unmap_then(mapping, frames).expect("unmapped");
+            reach(&rig, &at);
+            domain.domain().flush().expect("flushed");
+            reach(&rig, &at);
+            rig.assert_clean();
+            let what = name(&design);
+            let back = rig.frames_in_use() == before;
+            assert!(back || round == 0, "P4: all are back: {what}");
+        }
+        rig.close(domain, &[NIC]);
+        rig.end();
     }
 }
 

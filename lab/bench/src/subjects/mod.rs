@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation; a
-//! software unit's invalidation, and nothing at all.
+//! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation,
+//! mappings by their addresses; a software unit's invalidation, and nothing at all.
 
+mod addressed;
 mod allocator;
 mod bounced;
 mod domain;
@@ -10,6 +11,7 @@ mod nothing;
 mod table;
 mod unit;
 
+pub use addressed::Addressed;
 pub use allocator::AllocatorAlone;
 pub use bounced::Bounced;
 pub use domain::Whole;

@@ -58,6 +58,7 @@ impl Names {
             What::Ours(Kind::Table) => names("table", none, none),
             What::Ours(Kind::Bounce(_)) => names("bounce", none, none),
             What::Ours(Kind::Control) => names("control", none, none),
+            What::Ours(Kind::Raw) => names("raw", none, none),
             What::Ours(Kind::Nothing) => names("nothing", none, none),
             What::Invalidation => names("invalidation", none, none),
             What::Peer(peer) => Names {

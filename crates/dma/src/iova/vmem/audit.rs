@@ -2,7 +2,7 @@
 //! The audit of segments, lists and hash table.
 
 use super::{Arena, list_of, segments::*};
-use crate::iova::slots::NIL;
+use crate::iova::{locked::Ranges, slots::NIL};
 use alloc::{format, string::String};
 
 impl Arena {
@@ -24,7 +24,7 @@ impl Arena {
                     return Err(format!("{range} is free, and so is its neighbour below"));
                 }
                 State::Free => free += usize::from(list_of(range).is_some()),
-                State::Allocated if self.allocated.holds(&self.segments, range) => {
+                State::Allocated if self.holds(range) => {
                     allocated += 1;
                     used += range.pages.0;
                 }
@@ -67,7 +67,8 @@ impl Arena {
 mod tests {
     use super::*;
     use crate::{
-        iova::{AllocKind, locked::Ranges, slots::Link},
+        iova::{AllocKind, locked::Taking, slots::Link},
+        platform::room::Room,
         units::*,
     };
 
@@ -78,6 +79,9 @@ mod tests {
     /// Pages 1 to 4, 5 to 8 allocated, 9 to 16 free.
     fn build() -> (Arena, [Link; 3]) {
         let mut arena = Arena::new(range(1, 16));
+        let mut room = arena.short(&Taking::Exactly(range(5, 4)));
+        assert_eq!(room.allocate(), Ok(()));
+        arena.enlarge(&mut room);
         arena.take_exactly(range(5, 4)).unwrap();
         arena.check().unwrap();
         let all: alloc::vec::Vec<_> = arena.segments.iter().collect();

@@ -44,11 +44,11 @@
 //! Not handled: the paper's quantum caches (that is what [`Magazines`] are), arenas that import
 //! from others, next fit.
 
-mod allocated;
 mod audit;
 mod segments;
 
 use super::{
+    chains::Chains,
     lists::{FreeLists, Lists, list_of},
     locked::{Ranges, Sketch, Taking},
     search::{Run, Window},
@@ -57,7 +57,6 @@ use super::{
 };
 use crate::platform::room::Larger;
 use alloc::string::String;
-use allocated::Allocated;
 use segments::{Segment, Segments, State};
 
 /// Solaris' allocator: boundary tags and instant fit, under one lock.
@@ -80,7 +79,8 @@ pub struct Arena {
     aperture: IovaRange,
     segments: Segments,
     free: FreeLists,
-    allocated: Allocated,
+    /// Allocated segments, by first page.
+    allocated: Chains,
     /// How many pages are allocated.
     used: u64,
     effort: Effort,
@@ -108,7 +108,7 @@ impl Arena {
             aperture,
             segments: Segments::new(aperture),
             free: FreeLists::new(),
-            allocated: Allocated::new(),
+            allocated: Chains::new(),
             used: 0,
             effort: Effort::default(),
             strays: 0,
@@ -184,7 +184,8 @@ impl Arena {
     fn alloc(&mut self, at: Link) {
         self.segments.set(at, State::Allocated);
         self.used += self.segments.range(at).pages.0;
-        self.allocated.add(&mut self.segments, at);
+        let first = self.segments.range(at).first.0;
+        self.allocated.add(&mut self.segments.slots, first, at);
     }
 
     /// The lowest allocated segment that overlaps `range`, or the free one that contains it.
@@ -223,7 +224,9 @@ impl Ranges for Arena {
     }
     fn enlarge(&mut self, (slots, chains): &mut Self::Room) {
         self.segments.slots.enlarge(slots);
-        self.allocated.enlarge(&mut self.segments, chains);
+        let number = |segment: &Segment| segment.range.first.0;
+        self.allocated
+            .enlarge(&mut self.segments.slots, chains, number);
     }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
@@ -253,7 +256,12 @@ impl Ranges for Arena {
 
     fn give(&mut self, range: IovaRange, _kind: AllocKind) {
         let looked = &mut self.effort.chained;
-        let Some(mut at) = self.allocated.remove(&mut self.segments, range, looked) else {
+        let its = |segment: &Segment| {
+            *looked += 1;
+            segment.range == range
+        };
+        let slots = &mut self.segments.slots;
+        let Some(mut at) = self.allocated.remove(slots, range.first.0, its) else {
             self.strays += 1;
             return;
         };
@@ -273,7 +281,8 @@ impl Ranges for Arena {
     }
 
     fn holds(&self, range: IovaRange) -> bool {
-        self.allocated.holds(&self.segments, range)
+        let mut chained = self.allocated.chained(&self.segments.slots, range.first.0);
+        chained.any(|at| self.segments.range(at) == range)
     }
 
     fn usage(&self) -> Usage {

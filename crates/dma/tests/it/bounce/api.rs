@@ -160,7 +160,7 @@ fn raw(
 ) -> Iova {
     let list: Arc<[PhysRange]> = [buffer].into();
     let mapping = client.map_sg(lend(list), direction).unwrap();
-    client.into_raw(mapping).0
+    client.into_raw(mapping).expect("memory").0
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn the_recorder_tells_what_went_wrong_and_what_went_before() {
 
     let list: Arc<[PhysRange]> = [buffer].into();
     let mapping = client.map_sg(lend(list), Direction::ToDevice).unwrap();
-    let (iova, len) = client.into_raw(mapping);
+    let (iova, len) = client.into_raw(mapping).expect("memory");
     assert!(
         client
             .unmap_raw(iova, ByteCount(1), Direction::ToDevice)

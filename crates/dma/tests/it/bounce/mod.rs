@@ -13,6 +13,7 @@ mod lengths;
 mod oracle;
 mod owners;
 pub mod patchy;
+mod raw;
 mod rig;
 mod slots;
 mod split;

@@ -105,7 +105,7 @@ fn a_direction_or_length_that_disagrees_changes_nothing() {
             rig.fill(buffer, 1);
             let list: Arc<[PhysRange]> = [buffer].into();
             let mapping = client.map_sg(lend(list), mapped).expect("room");
-            let iova = client.into_raw(mapping).0;
+            let iova = client.into_raw(mapping).expect("memory").0;
             let writes = mapped != Direction::ToDevice;
             rig.device_write(NIC, iova, &[0xd0; 4096]);
             let whole = Span::new(ByteCount(0), len);
@@ -134,6 +134,12 @@ fn a_direction_or_length_that_disagrees_changes_nothing() {
                 };
                 assert_eq!(client.unmap_raw(iova, given, mapped), Err(wrong));
             }
+            let wrong = RawDmaError::WrongLength {
+                iova,
+                mapped: len,
+                given: ByteCount(1),
+            };
+            assert_eq!(client.unmap_raw(iova, ByteCount(1), None), Err(wrong));
             assert_eq!(
                 rig.peek(memory, GRANULE),
                 before,

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The mappings whose tokens were given up, by IOVA.
+//!
+//! A hash table in [`SHARDS`] parts by IOVA, each under a lock of its own; tokens lie in it. It
+//! grows with the lock open, where nothing is lost if the heap has no memory, and never shrinks: so
+//! the heap is not called once there have been as many mappings as ever will be, and what a call
+//! costs does not depend on how many there are.
+//!
+//! A token that is out for a synchronisation leaves its place, so that it has one to come back to.
+
+use super::*;
+use crate::{
+    iova::{chains::Chains, slots::*},
+    platform::room::{Larger, NoMemory, Room},
+    units::*,
+};
+
+/// Parts of the table.
+const SHARDS: usize = 16;
+
+type Token = DmaMapping<Lent<RawList>>;
+
+/// See the module.
+pub(super) struct RawTable<P: Platform>([P::Lock<Shard>; SHARDS]);
+
+struct Shard {
+    places: Slots<Place>,
+    by_iova: Chains,
+}
+
+pub(super) struct Place {
+    iova: Iova,
+    /// Not there while it is synchronised.
+    token: Option<Token>,
+}
+
+/// What a part is short of.
+type Short = (Option<Larger<Slot<Place>>>, Option<Larger<Link>>);
+
+/// Where a token was, and comes back to.
+pub(super) struct Out(Link);
+
+/// What a mapping has to be, to be the one that is meant. Its address is known.
+#[derive(Clone, Copy)]
+pub(super) struct Meant {
+    pub iova: Iova,
+    /// Of a client that may end it.
+    pub key: u64,
+    /// Any, where the interface does not say.
+    pub len: Option<ByteCount>,
+    /// Any, where the interface does not say.
+    pub direction: Option<Direction>,
+}
+
+impl Meant {
+    fn check(&self, token: &Token) -> Result<(), RawDmaError> {
+        let iova = self.iova;
+        if token.key != self.key {
+            return Err(SyncError::Foreign { iova }.into());
+        }
+        if let Some(given) = self.len.filter(|len| token.len != *len) {
+            let mapped = token.len;
+            return Err(RawDmaError::WrongLength {
+                iova,
+                mapped,
+                given,
+            });
+        }
+        if let Some(given) = self.direction.filter(|given| token.direction != *given) {
+            let mapped = token.direction;
+            return Err(RawDmaError::WrongDirection {
+                iova,
+                mapped,
+                given,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Shard {
+            places: Slots::new(),
+            by_iova: Chains::new(),
+        }
+    }
+
+    /// Adds `token`, or says what is needed to do that.
+    fn add(&mut self, token: &mut Option<Token>) -> Option<Short> {
+        let things = self.by_iova.len() + 1;
+        if !self.places.has_room(things) || !self.by_iova.has_room(things) {
+            return Some((self.places.short(things), self.by_iova.short(things)));
+        }
+        if let Some(token) = token.take() {
+            let iova = token.iova;
+            let token = Some(token);
+            let at = self.places.add(Place { iova, token });
+            self.by_iova.add(&mut self.places, iova.0, at);
+        }
+        None
+    }
+
+    /// Grows into what was allocated.
+    fn enlarge(&mut self, (places, chains): &mut Short) {
+        self.places.enlarge(places);
+        let number = |place: &Place| place.iova.0;
+        self.by_iova.enlarge(&mut self.places, chains, number);
+    }
+
+    /// Frees a place, whose token was taken.
+    fn remove(&mut self, iova: Iova, at: Link) {
+        let gone = self.by_iova.remove_at(&mut self.places, iova.0, at);
+        debug_assert!(gone, "it was in its chain");
+        self.places.remove(at);
+    }
+
+    /// The place of the mapping that is meant. Where buffers' own addresses are their IOVAs there
+    /// may be several at one.
+    fn find(&self, meant: &Meant) -> Result<Link, RawDmaError> {
+        let mut why = RawDmaError::NotMapped(meant.iova);
+        for at in self.by_iova.chained(&self.places, meant.iova.0) {
+            let place = self.places.at(at);
+            if let Some(token) = place.token.as_ref().filter(|_| place.iova == meant.iova) {
+                match meant.check(token) {
+                    Ok(()) => return Ok(at),
+                    Err(other) => why = other,
+                }
+            }
+        }
+        Err(why)
+    }
+
+    fn take(&mut self, meant: &Meant) -> Result<(Token, Out), RawDmaError> {
+        let at = self.find(meant)?;
+        let token = self.places.at_mut(at).token.take();
+        let token = token.ok_or(RawDmaError::NotMapped(meant.iova))?;
+        Ok((token, Out(at)))
+    }
+}
+
+impl<P: Platform> RawTable<P> {
+    pub fn new() -> Self {
+        RawTable(core::array::from_fn(|_| P::Lock::new(Shard::new())))
+    }
+
+    fn shard(&self, iova: Iova) -> &P::Lock<Shard> {
+        &self.0[shard_of(iova)]
+    }
+
+    /// Keeps a token, which comes back where there is no memory to note it.
+    #[allow(clippy::result_large_err)] // a box would need the memory that there is not
+    pub fn put(&self, token: Token) -> Result<(), Token> {
+        let shard = self.shard(token.iova);
+        let mut token = Some(token);
+        let mut short = shard.with(|shard| shard.add(&mut token));
+        // each turn drops what there was before, with the lock open
+        while let Some(mut room) = short {
+            if room.allocate() == Err(NoMemory) {
+                return token.map_or(Ok(()), Err);
+            }
+            short = shard.with(|shard| {
+                shard.enlarge(&mut room);
+                shard.add(&mut token)
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes the token of the mapping that is meant, to end it.
+    pub fn take(&self, meant: &Meant) -> Result<Token, RawDmaError> {
+        self.shard(meant.iova).with(|shard| {
+            let (token, Out(out)) = shard.take(meant)?;
+            shard.remove(meant.iova, out);
+            Ok(token)
+        })
+    }
+
+    /// Takes it for the moment.
+    pub fn borrow(&self, meant: &Meant) -> Result<(Token, Out), RawDmaError> {
+        self.shard(meant.iova).with(|shard| shard.take(meant))
+    }
+
+    /// Brings it back.
+    pub fn bring_back(&self, token: Token, Out(at): Out) {
+        self.shard(token.iova)
+            .with(|shard| shard.places.at_mut(at).token = Some(token));
+    }
+
+    /// Tokens that are in the table, or out for the moment.
+    pub fn len(&self) -> usize {
+        let lens = self.0.iter().map(|shard| shard.with(|s| s.by_iova.len()));
+        lens.sum()
+    }
+}
+
+/// Where the token of `iova` is. Allocations are aligned to their size, so the lowest bits of the
+/// page are the same for all large ones: the highest bits of its product decide. (By another factor
+/// than that of the chains, of which each part would use few else.)
+fn shard_of(iova: Iova) -> usize {
+    let hash = iova.page().0.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    (hash >> (u64::BITS - SHARDS.ilog2())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever a design puts them, and however large they are: from the top of the aperture down,
+    /// or from the bottom up, one beside the other.
+    #[test]
+    fn mappings_of_one_size_are_spread_over_the_table() {
+        const MAPPINGS: u64 = 256;
+        for size_lg2 in 0..=18 {
+            for top in [0, (1 << 45 >> size_lg2) - MAPPINGS] {
+                let mut held = [0; SHARDS];
+                for n in 0..MAPPINGS {
+                    let page = (top + n) << size_lg2;
+                    held[shard_of(IovaPage(page).addr())] += 1;
+                }
+                let most = held.into_iter().max().unwrap_or(0);
+                let even = MAPPINGS / SHARDS as u64;
+                assert!(most <= 2 * even, "2^{size_lg2} pages from {top}: {held:?}");
+            }
+        }
+    }
+}
