@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Can a kernel link core and driver? Builds them for a target without an operating system, checks
+# Can a kernel link core and drivers? Builds them for a target without an operating system, checks
 # them for one without atomic words of 64 bits (rustup target add x86_64-unknown-none
 # riscv32imac-unknown-none-elf), and looks into an archive built for the host (ci/no-std): no symbol
 # of `std`, nothing asked of a C library but memory copies, no thread-local storage. Proves on an
@@ -45,9 +45,9 @@ build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 
 # without these targets cargo says how to install them
-cargo build -p ioatlas-dma -p ioatlas-vtd --target "$bare"
+cargo build -p ioatlas-dma -p ioatlas-vtd -p ioatlas-virtio-drivers --target "$bare"
 echo "no-std: built for $bare"
-cargo check -p ioatlas-dma -p ioatlas-vtd --target "$narrow"
+cargo check -p ioatlas-dma -p ioatlas-vtd -p ioatlas-virtio-drivers --target "$narrow"
 echo "no-std: checked for $narrow"
 
 target=${CARGO_TARGET_DIR:-$PWD/target}

@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 
 /// Libraries that users link.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 8] = [
     "dma",
     "vtd",
     "vfio",
+    "virtio-drivers",
     "vhost",
     "vhost-net",
     "viommu",

@@ -14,8 +14,8 @@ use core::ptr::NonNull;
 /// * a run is its memory, as [`FreshRun::new`] demands; each frame of it goes back by itself, by
 ///   [`Platform::frame_free`], in any order;
 /// * until then what [`frames_ptr`](Self::frames_ptr) gives is a pointer to all bytes of the run,
-///   which may be read and written, at any CPU, by volatile accesses. The platform has no
-///   references to them but to atomic words.
+///   aligned to a granule, which may be read and written, at any CPU, by volatile accesses. The
+///   platform has no references to them but to atomic words.
 #[allow(unsafe_code)]
 pub unsafe trait ContiguousMemory: Platform {
     /// So many zeroed frames that adjoin, or `None` where there are not.

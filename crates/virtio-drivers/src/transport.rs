@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Which devices are behind the IOMMU at all.
+//!
+//! A device of virtio that does not offer `VIRTIO_F_ACCESS_PLATFORM` (Virtual I/O Device 1.2, §6)
+//! uses physical addresses whatever stands before it, as virtual devices did before there were
+//! virtual IOMMUs. One that offers it demands that its driver accept it, and may refuse to work
+//! otherwise: QEMU's do. The drivers of virtio-drivers do not know the feature, and need not: what
+//! it demands is in the `Hal`.
+
+use core::fmt;
+use virtio_drivers::{PhysAddr, Result, transport::*};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// `VIRTIO_F_ACCESS_PLATFORM`.
+const ACCESS_PLATFORM: u64 = 1 << 33;
+
+/// A transport whose device uses the addresses of its IOMMU, which it is told of when a driver
+/// accepts features.
+#[derive(Debug)]
+pub struct Translated<T>(T);
+
+/// The device uses physical addresses whatever it is given; here its transport is back.
+pub struct BypassError<T>(pub T);
+
+impl<T: Transport> Translated<T> {
+    /// Looks whether accesses of the device are translated.
+    ///
+    /// # Errors
+    /// [`BypassError`], where they are not: no IOVA may be given to it.
+    pub fn new(mut transport: T) -> core::result::Result<Self, BypassError<T>> {
+        match transport.read_device_features() & ACCESS_PLATFORM {
+            0 => Err(BypassError(transport)),
+            _ => Ok(Translated(transport)),
+        }
+    }
+}
+
+impl<T> fmt::Display for BypassError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the device does not offer ACCESS_PLATFORM: it bypasses the IOMMU")
+    }
+}
+
+impl<T> fmt::Debug for BypassError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BypassError").finish_non_exhaustive()
+    }
+}
+
+impl<T> core::error::Error for BypassError<T> {}
+
+impl<T: Transport> Transport for Translated<T> {
+    fn write_driver_features(&mut self, driver_features: u64) {
+        self.0
+            .write_driver_features(driver_features | ACCESS_PLATFORM)
+    }
+
+    // all else is the transport's own
+    fn device_type(&self) -> DeviceType {
+        self.0.device_type()
+    }
+    fn read_device_features(&mut self) -> u64 {
+        self.0.read_device_features()
+    }
+    fn max_queue_size(&mut self, queue: u16) -> u32 {
+        self.0.max_queue_size(queue)
+    }
+    fn notify(&mut self, queue: u16) {
+        self.0.notify(queue)
+    }
+    fn get_status(&self) -> DeviceStatus {
+        self.0.get_status()
+    }
+    fn set_status(&mut self, status: DeviceStatus) {
+        self.0.set_status(status)
+    }
+    fn set_guest_page_size(&mut self, guest_page_size: u32) {
+        self.0.set_guest_page_size(guest_page_size)
+    }
+    fn requires_legacy_layout(&self) -> bool {
+        self.0.requires_legacy_layout()
+    }
+    fn queue_set(
+        &mut self,
+        queue: u16,
+        size: u32,
+        descriptors: PhysAddr,
+        driver_area: PhysAddr,
+        device_area: PhysAddr,
+    ) {
+        let (desc, avail, used) = (descriptors, driver_area, device_area);
+        self.0.queue_set(queue, size, desc, avail, used)
+    }
+    fn queue_unset(&mut self, queue: u16) {
+        self.0.queue_unset(queue)
+    }
+    fn queue_used(&mut self, queue: u16) -> bool {
+        self.0.queue_used(queue)
+    }
+    fn ack_interrupt(&mut self) -> InterruptStatus {
+        self.0.ack_interrupt()
+    }
+    fn read_config_generation(&self) -> u32 {
+        self.0.read_config_generation()
+    }
+    fn read_config_space<V: FromBytes + IntoBytes>(&self, offset: usize) -> Result<V> {
+        self.0.read_config_space(offset)
+    }
+    fn write_config_space<V: IntoBytes + Immutable>(
+        &mut self,
+        offset: usize,
+        value: V,
+    ) -> Result<()> {
+        self.0.write_config_space(offset, value)
+    }
+}

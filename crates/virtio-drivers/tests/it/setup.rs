@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A machine with a disk, and the end of it, by which everything must be back.
+//!
+//! `Hal` has no receiver, so its device is a static: one of the test's own thread, as each test is
+//! a thread, and the disk works in the driver's calls.
+
+use crate::disk::{ACCESS_PLATFORM, DiskPort, VERSION_1};
+use crate::platform::{Process, phys};
+use ioatlas_dma::{dma_api::*, domain::*, table::fmt::VtdSecond48, translator::Paged, units::*};
+use ioatlas_viommu::machine::{Driver, Geometry, Machine, SoftDomain, UnitConfig};
+use ioatlas_virtio_drivers::{Device, Translated, hal};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use virtio_drivers::device::blk::VirtIOBlk;
+
+thread_local! {
+    static FIRST: Cell<Option<&'static Device>> = const { Cell::new(None) };
+    static SECOND: Cell<Option<&'static Device>> = const { Cell::new(None) };
+}
+hal!(pub FirstHal, || FIRST.get().expect("the test has made it"));
+hal!(pub SecondHal, || SECOND.get().expect("the test has made it"));
+
+/// The translator of a software domain.
+type Tables = Paged<Process, VtdSecond48, Arc<Driver<Process>>>;
+pub type SoftDma = Dma<Process, Tables>;
+
+/// What most tests have: 64 MiB of frames, a disk that knows what drivers know.
+pub const FRAMES: u64 = 16 << 10;
+pub const MODERN: u64 = VERSION_1 | ACCESS_PLATFORM;
+
+/// A machine, and one disk with its domain.
+pub struct Setup {
+    pub machine: Arc<Machine<Process>>,
+    pub dma: Arc<SoftDma>,
+    pub device: &'static Device,
+    pub port: DiskPort,
+}
+
+/// How requests are protected.
+#[derive(Clone, Copy, Debug)]
+pub struct Protection {
+    pub placement: Placement,
+    pub domain: DomainConfig,
+}
+
+impl Protection {
+    pub fn strict(placement: Placement) -> Self {
+        Protection {
+            placement,
+            domain: DomainConfig::default(),
+        }
+    }
+    pub fn deferred(placement: Placement) -> Self {
+        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
+        Protection {
+            placement,
+            domain: DomainConfig::new(AllocatorConfig::Magazine(Default::default()), policy),
+        }
+    }
+}
+
+pub fn machine(frames: u64) -> Arc<Machine<Process>> {
+    let memory = Arc::new(Process::new(frames));
+    Arc::new(Machine::new(memory, &UnitConfig::new(Geometry::VTD_48)).unwrap())
+}
+
+impl Setup {
+    pub fn new(protection: Protection) -> Self {
+        Self::with(machine(FRAMES), protection, SourceId(0x20), MODERN, phys)
+    }
+
+    /// A disk of `machine` that offers `features`, whose buffers lie where `phys` says.
+    pub fn with(
+        machine: Arc<Machine<Process>>,
+        protection: Protection,
+        source: SourceId,
+        features: u64,
+        phys: impl Fn(NonNull<u8>) -> PhysAddr + Send + Sync + 'static,
+    ) -> Self {
+        let domain = machine.domain::<VtdSecond48>(protection.domain).unwrap();
+        domain.attach(source).unwrap();
+        let port = DiskPort::new(machine.clone(), source, features);
+        let dma = Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()));
+        let config = ClientConfig {
+            placement: protection.placement,
+            ..Default::default()
+        };
+        let client = dma.client(config).unwrap();
+        // SAFETY: physical addresses are the process's own, or of another view of the same bytes;
+        // tests that reach a buffer that is shared do so by the unit. What the disk could do beside
+        // a buffer no test has it do.
+        let device = unsafe { Device::new(client, phys, |_, _| panic!("the disk is not on PCI")) };
+        Setup {
+            machine,
+            dma,
+            device: Box::leak(Box::new(device)),
+            port,
+        }
+    }
+
+    /// Makes [`FirstHal`] lead to its device, in this thread.
+    pub fn use_first(&self) {
+        FIRST.set(Some(self.device));
+    }
+    /// Its driver.
+    pub fn driver(&self) -> VirtIOBlk<FirstHal, Translated<DiskPort>> {
+        self.use_first();
+        VirtIOBlk::new(Translated::new(self.port.clone()).unwrap()).unwrap()
+    }
+    /// The same by the other `Hal`.
+    pub fn second_driver(&self) -> VirtIOBlk<SecondHal, Translated<DiskPort>> {
+        SECOND.set(Some(self.device));
+        VirtIOBlk::new(Translated::new(self.port.clone()).unwrap()).unwrap()
+    }
+
+    pub fn domain(&self) -> &SoftDomain<Process, VtdSecond48> {
+        self.dma.domain()
+    }
+    pub fn frames_in_use(&self) -> u64 {
+        self.machine.platform().frames_in_use()
+    }
+    /// Faults that the unit has recorded since the last call.
+    pub fn faults(&self) -> usize {
+        self.machine.unit().take_faults().records.len()
+    }
+
+    /// Ends all of it after the drivers are dropped: nothing is mapped, and no frame taken.
+    pub fn end(self) {
+        let machine = self.end_disk();
+        let memory = machine.platform().clone();
+        let machine = Arc::into_inner(machine).expect("nothing else has the machine");
+        machine.shut_down().unwrap();
+        assert_eq!(memory.frames_in_use(), 0);
+    }
+
+    /// Ends the disk and its domain, and leaves the machine.
+    pub fn end_disk(self) -> Arc<Machine<Process>> {
+        let Setup {
+            machine,
+            dma,
+            device,
+            port,
+        } = self;
+        drop(port);
+        FIRST.set(None);
+        SECOND.set(None);
+        // SAFETY: it was leaked by `with`, and nothing has the reference any more.
+        drop(unsafe { Box::from_raw(ptr::from_ref(device).cast_mut()) });
+        assert_eq!((dma.raw_mappings(), dma.drop_errors()), (0, 0));
+        dma.audit().unwrap();
+        let domain = dma.domain().clone();
+        drop(Arc::into_inner(dma).expect("nothing else has it")); // with its pools
+        domain.flush().unwrap();
+        let audit = domain.audit().unwrap();
+        assert_eq!(audit.census.pages, PageCount(0), "{audit:?}");
+        assert_eq!(audit.stats.live, PageCount(0), "{audit:?}");
+        assert_eq!(audit.stats.quarantined, Default::default(), "{audit:?}");
+        drop(Arc::into_inner(domain).expect("nothing else has it"));
+        machine
+    }
+}
