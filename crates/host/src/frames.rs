@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Which frames of an arena are free: a bit each, lowest first, so that what is allocated together
 //! adjoins, and an arena is touched only as far as it is needed. For platforms of this process.
+#![allow(clippy::disallowed_types)] // part of a platform
+
+use crate::{WORDS, copy};
+use std::sync::atomic::AtomicU64;
 
 /// Frames by their place in the arena.
 pub struct Frames {
@@ -21,6 +25,15 @@ pub struct Run {
     pub first: usize,
     /// As many of its first frames were used before, and hold what they held.
     pub used_before: usize,
+}
+
+impl Run {
+    /// Zeroes those of its frames in `arena` that were used before.
+    pub fn zero(&self, arena: &[[AtomicU64; WORDS]]) {
+        let used = arena[self.first..][..self.used_before].as_flattened();
+        // SAFETY: so many bytes, which are atomic words.
+        unsafe { copy::zero(used.as_ptr().cast_mut().cast(), size_of_val(used)) };
+    }
 }
 
 impl Frames {

@@ -33,7 +33,7 @@ mod wide;
 
 use arena::{Arena, ArenaError};
 pub use fence::full_fence;
-use frames::{Frames, Run};
+use frames::Frames;
 use ioatlas_dma::{platform::*, units::*};
 pub use lock::HostLock;
 use memory::Memory;
@@ -261,12 +261,6 @@ impl Host {
         f(unsafe { Cpu::new(CpuIndex(SHARED)) })
     }
 
-    fn zero_used(&self, run: Run) {
-        let used = &self.words.frames()[run.first..run.first + run.used_before];
-        let words = used.as_flattened();
-        words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-    }
-
     #[inline]
     fn frame(&self, page: PhysPage) -> Option<&[AtomicU64; WORDS]> {
         self.words.frames().get(usize::try_from(page.0).ok()?)
@@ -296,7 +290,7 @@ unsafe impl Platform for Host {
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let run = locked(&self.free).take()?;
-        self.zero_used(run);
+        run.zero(self.words.frames());
         // SAFETY: a frame of the arena that was free, taken and zeroed.
         Some(unsafe { FreshFrame::new(PhysPage(run.first as u64)) })
     }
@@ -334,7 +328,7 @@ unsafe impl Platform for Host {
 unsafe impl ContiguousMemory for Host {
     fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
         let run = locked(&self.free).take_run(usize::try_from(pages.0).ok()?)?;
-        self.zero_used(run);
+        run.zero(self.words.frames());
         let run = PhysRun::new(PhysPage(run.first as u64), pages);
         // SAFETY: frames of the arena that were free, taken and zeroed.
         Some(unsafe { FreshRun::new(run) })

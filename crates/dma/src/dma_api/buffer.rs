@@ -341,12 +341,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         if pages > domain.aperture().pages || pages.0 > end.0 {
             return None;
         }
-        let zeroed = || zeroed_frames(&*platform, pages).ok();
-        let frames = zeroed().or_else(|| {
-            // those of buffers that were dropped may wait for a flush
-            let waits = domain.stats().retired.frames > 0;
-            (waits && domain.flush().is_ok()).then(zeroed)?
-        })?;
+        let frames = domain.or_flushed(|| zeroed_frames(&*platform, pages).ok())?;
         let mut left = len.0;
         let list = frames.iter().map(|frame| {
             let here = left.min(GRANULE);

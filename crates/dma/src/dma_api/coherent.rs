@@ -31,8 +31,6 @@ use zerocopy::{FromBytes, IntoBytes};
 #[must_use = "dropped at once, it is mapped and unmapped"]
 pub struct Coherent<S: ?Sized> {
     at: NonNull<S>,
-    iova: Iova,
-    frames: PhysRun,
     /// There until it ends.
     memory: Option<Consistent>,
     owner: Arc<dyn Owner>,
@@ -87,7 +85,14 @@ where
     /// # fn write_register(_: u64) {}
     /// #[derive(FromBytes, IntoBytes)]
     /// #[repr(C, align(8))]
-    /// struct Completion { result: u32, reserved: u32, head: u16, queue: u16, id: u16, status: u16 }
+    /// struct Completion {
+    ///     result: u32,
+    ///     reserved: u32,
+    ///     head: u16,
+    ///     queue: u16,
+    ///     id: u16,
+    ///     status: u16,
+    /// }
     ///
     /// let ring = disk.alloc_coherent::<Completion>(1024)?;
     /// write_register(ring.iova().0);
@@ -118,11 +123,8 @@ where
         let pages = PageCount(bytes.div_ceil(GRANULE));
         let limits = self.config().limits;
         let (memory, first) = self.dma.domain.alloc_contiguous(pages, limits)?;
-        let first_frame = memory.frames()[0].page();
         Ok(Coherent {
             at: NonNull::slice_from_raw_parts(first.cast(), count),
-            iova: memory.iova(),
-            frames: PhysRun::new(first_frame, pages),
             memory: Some(memory),
             owner: self.dma.clone(),
         })
@@ -130,9 +132,13 @@ where
 }
 
 impl<S: ?Sized> Coherent<S> {
+    fn memory(&self) -> &Consistent {
+        self.memory.as_ref().expect("it has not ended")
+    }
+
     /// Where the device finds the first byte.
     pub fn iova(&self) -> Iova {
-        self.iova
+        self.memory().iova()
     }
 
     /// Where the CPU finds it, for accesses of one's own: volatile, or atomic, and none once it has
@@ -143,7 +149,8 @@ impl<S: ?Sized> Coherent<S> {
 
     /// Which frames of the platform it is.
     pub fn frames(&self) -> PhysRun {
-        self.frames
+        let frames = self.memory().frames();
+        PhysRun::new(frames[0].page(), PageCount(frames.len() as u64))
     }
 
     /// Unmaps and frees it. The device has no use for it any more.
@@ -179,7 +186,7 @@ impl<E: FromBytes + IntoBytes> Coherent<[E]> {
     /// If there is none.
     pub fn iova_of(&self, index: usize) -> Iova {
         let _ = self.element(index);
-        Iova(self.iova.0 + (index * size_of::<E>()) as u64)
+        Iova(self.iova().0 + (index * size_of::<E>()) as u64)
     }
 
     /// Reads element `index`, in words of its alignment, up to 8 bytes, from its first to its last.
@@ -236,19 +243,22 @@ impl<E: FromBytes + IntoBytes> Coherent<[E]> {
     fn element(&self, index: usize) -> NonNull<E> {
         let len = self.len();
         assert!(index < len, "element {index} of {len}");
-        let first = self.at.cast::<E>().as_ptr();
-        // inside, so not null
-        NonNull::new(first.wrapping_add(index)).unwrap_or(self.at.cast())
+        // SAFETY: inside.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.at.cast().add(index)
+        }
     }
 
     fn field<F>(&self, index: usize, offset: usize) -> NonNull<F> {
         let (size, len) = (size_of::<E>(), size_of::<F>());
         let inside = offset <= size && len <= size - offset;
         assert!(inside, "{len} bytes at {offset} of an element of {size}");
-        let element = self.element(index).cast::<u8>();
-        let at = element.as_ptr().wrapping_add(offset).cast::<F>();
+        // SAFETY: inside.
+        #[allow(unsafe_code)]
+        let at = unsafe { self.element(index).byte_add(offset) }.cast::<F>();
         assert!(at.is_aligned(), "a field at {offset} that is not aligned");
-        NonNull::new(at).unwrap_or(element.cast())
+        at
     }
 }
 
@@ -263,7 +273,7 @@ impl<S: ?Sized> Drop for Coherent<S> {
 impl<E> fmt::Debug for Coherent<[E]> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let len = self.at.len();
-        write!(f, "Coherent([{len}] at {})", self.iova)
+        write!(f, "Coherent([{len}] at {})", self.iova())
     }
 }
 

@@ -110,8 +110,9 @@ impl Shard {
 
     /// Frees a place, whose token was taken.
     fn remove(&mut self, iova: Iova, at: Link) {
-        let gone = self.by_iova.remove_at(&mut self.places, iova.0, at);
-        debug_assert!(gone, "it was in its chain");
+        let its = |here, _: &Place| here == at;
+        let gone = self.by_iova.remove(&mut self.places, iova.0, its);
+        debug_assert!(gone.is_some(), "it was in its chain");
         self.places.remove(at);
     }
 

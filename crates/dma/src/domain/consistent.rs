@@ -98,11 +98,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         P: ContiguousMemory,
     {
         let p = &*self.platform;
-        let run = p.frames_alloc(wanted).or_else(|| {
-            // those of what was freed may wait for a flush
-            let waits = self.stats().retired.frames > 0;
-            (waits && self.flush().is_ok()).then(|| p.frames_alloc(wanted))?
-        });
+        let run = self.or_flushed(|| p.frames_alloc(wanted));
         let run = run.ok_or(MapError::NoFrameRun { wanted })?;
         // after the frames: a count from outside must not allocate before there are as many
         match vec_of(wanted.0 as usize) {
@@ -169,8 +165,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Ends a mapping, and frees `frames` once no translation leads there: at once under `strict`,
     /// with the next flush under a deferred policy, in a quarantine never. For those who map memory
-    /// of the platform, and would have to [flush](Self::flush) before they free it. Nothing else has
-    /// the frames mapped, in this domain or another.
+    /// of the platform, and would have to [flush](Self::flush) before they free it. Nothing else
+    /// has the frames mapped, in this domain or another.
     ///
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
@@ -186,8 +182,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// ```
     ///
     /// # Errors
-    /// [`UnmapError::ForeignMemory`], from which [`Consistent::into_parts`] brings both back; others
-    /// as from [`unmap`](Self::unmap): after [`UnmapError::Invalidate`] the frames are quarantined.
+    /// [`UnmapError::ForeignMemory`], from which [`Consistent::into_parts`] brings both back;
+    /// others as from [`unmap`](Self::unmap): after [`UnmapError::Invalidate`] the frames are
+    /// quarantined.
     pub fn unmap_then(&self, mapping: Mapping, frames: Vec<TableFrame>) -> Result<(), UnmapError> {
         self.free_consistent(Consistent { mapping, frames })
     }
@@ -228,6 +225,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     pub fn words<'m>(&'m self, memory: &'m Consistent, index: usize) -> &'m [P::A64] {
         assert!(memory.mapping.key == self.key, "another domain's memory");
         self.platform.entries(memory.frames[index].by_ref())
+    }
+
+    /// What `frames` gives, or gives behind a flush where it gives nothing and frames of what was
+    /// freed wait for one.
+    pub(crate) fn or_flushed<F>(&self, frames: impl Fn() -> Option<F>) -> Option<F> {
+        frames().or_else(|| {
+            let waits = self.stats().retired.frames > 0;
+            (waits && self.flush().is_ok()).then(&frames)?
+        })
     }
 
     /// Frees frames of a map that was undone. Under a deferred policy the device may still reach

@@ -41,10 +41,7 @@ impl Chains {
     /// The first of the chain in which `number` would be.
     #[inline]
     fn head(&self, number: u64) -> Link {
-        if self.heads.is_empty() {
-            return NIL;
-        }
-        self.heads[self.chain(number)]
+        self.heads.get(self.chain(number)).copied().unwrap_or(NIL)
     }
 
     /// Adds what is in a slot and in no list; there is [room](Self::has_room).
@@ -58,30 +55,25 @@ impl Chains {
         &mut self,
         slots: &mut Slots<T>,
         number: u64,
-        mut it: impl FnMut(&T) -> bool,
+        mut it: impl FnMut(Link, &T) -> bool,
     ) -> Option<Link> {
         let (mut before, mut at) = (NIL, self.head(number));
         while at != NIL {
-            if it(slots.at(at)) {
-                self.unlink(slots, number, before, at);
+            let next = slots.next(at);
+            if it(at, slots.at(at)) {
+                match before.some() {
+                    Some(before) => slots.set_next(before, next),
+                    None => {
+                        let chain = self.chain(number);
+                        self.heads[chain] = next;
+                    }
+                }
+                self.len -= 1;
                 return Some(at);
             }
-            (before, at) = (at, slots.next(at));
+            (before, at) = (at, next);
         }
         None
-    }
-
-    /// Removes what is in slot `it`, and says whether it was there.
-    pub(crate) fn remove_at<T>(&mut self, slots: &mut Slots<T>, number: u64, it: Link) -> bool {
-        let (mut before, mut at) = (NIL, self.head(number));
-        while at != NIL && at != it {
-            (before, at) = (at, slots.next(at));
-        }
-        let found = at != NIL;
-        if found {
-            self.unlink(slots, number, before, at);
-        }
-        found
     }
 
     /// What is in the chain of that number, others among it.
@@ -91,20 +83,6 @@ impl Chains {
         number: u64,
     ) -> impl Iterator<Item = Link> + use<'s, T> {
         core::iter::successors(self.head(number).some(), |at| slots.next(*at).some())
-    }
-
-    /// Takes `at`, which follows `before`, out of its chain.
-    #[inline]
-    fn unlink<T>(&mut self, slots: &mut Slots<T>, number: u64, before: Link, at: Link) {
-        let next = slots.next(at);
-        match before.some() {
-            Some(before) => slots.set_next(before, next),
-            None => {
-                let chain = self.chain(number);
-                self.heads[chain] = next;
-            }
-        }
-        self.len -= 1;
     }
 
     #[inline]

@@ -38,7 +38,8 @@
 //!
 //! The heap is called with nothing held and interrupts as they were, and may have nothing: none of
 //! these calls aborts, and nothing is lost. What aborts still is what makes and ends domains and
-//! clients, typed buffers ([`Client::buffer`](crate::dma_api::Client::buffer)), and the debug watch.
+//! clients, typed buffers ([`Client::buffer`](crate::dma_api::Client::buffer)), and the debug
+//! watch.
 //!
 //! | call | calls the heap | where that has no memory |
 //! |---|---|---|

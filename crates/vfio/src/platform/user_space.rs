@@ -7,11 +7,7 @@ use super::{
 };
 use crate::kernel::VirtAddr;
 use ioatlas_dma::{platform::*, units::*};
-use ioatlas_host::{
-    Host, HostConfig, HostLock,
-    copy::{self, InProcess},
-    frames::{Frames, Run},
-};
+use ioatlas_host::{Host, HostConfig, HostLock, copy::InProcess, frames::Frames};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError, RwLock, atomic::AtomicU64};
 
@@ -113,19 +109,13 @@ impl UserSpace {
     pub(super) fn take_run(&self, pages: PageCount) -> Option<PhysRun> {
         let frames = usize::try_from(pages.0).ok().filter(|frames| *frames > 0)?;
         let run = self.free().take_run(frames)?;
-        self.zero_used(run);
+        run.zero(self.arena.frames());
         let first = PhysPage(self.arena.first().0 + run.first as u64);
         Some(PhysRun::new(first, pages))
     }
     pub(super) fn give_run(&self, run: PhysRun) {
         let first = (run.first.0 - self.arena.first().0) as usize;
         self.free().give(first, run.pages.0 as usize);
-    }
-    fn zero_used(&self, run: Run) {
-        let used = &self.arena.frames()[run.first..run.first + run.used_before];
-        let words = used.as_flattened();
-        // SAFETY: so many bytes of the arena, which is atomic words.
-        unsafe { copy::zero(words.as_ptr().cast_mut().cast(), size_of_val(words)) };
     }
 
     /// Whether devices and the CPU may have all of these pages.
@@ -187,7 +177,7 @@ unsafe impl Platform for UserSpace {
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let run = self.free().take()?;
-        self.zero_used(run);
+        run.zero(self.arena.frames());
         let page = PhysPage(self.arena.first().0 + run.first as u64);
         // SAFETY: a page of the arena that was free, taken and zeroed.
         Some(unsafe { FreshFrame::new(page) })

@@ -122,19 +122,13 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         let perm = Perm::ReadWrite;
         let called = self.oracle.ledger().map_called(self.serial, perm, &[]);
         let result = self.domain.alloc_consistent(len);
-        let mut ledger = self.oracle.ledger();
-        match &result {
-            Ok(memory) => {
-                let pages = memory.frames().iter().map(|frame| frame.page());
-                let first = memory.iova().page();
-                ledger.map_returned(self.serial, called, first, pages, perm);
-                for (nth, frame) in (0..).zip(memory.frames()) {
-                    ledger.led(self.serial, IovaPage(first.0 + nth), frame.page());
-                }
-            }
-            // which frames it had is not known
-            Err(_) => ledger.map_failed(self.serial, called, None, perm),
-        }
+        let made = result.as_ref().ok().map(|memory| {
+            let frames = memory.frames().iter().map(TableFrame::page);
+            (memory.iova().page(), frames.collect())
+        });
+        self.oracle
+            .ledger()
+            .memory_returned(self.serial, called, made);
         result
     }
 
@@ -164,11 +158,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// Those of [`Domain::unmap_then`], unchanged.
     pub fn unmap_then(&self, mapping: Mapping, frames: Vec<TableFrame>) -> Result<(), UnmapError> {
         let range = mapping.range();
-        let mut ledger = self.oracle.ledger();
-        for (page, frame) in range.iter().zip(&frames) {
-            ledger.led(self.serial, page, frame.page());
-        }
-        drop(ledger);
+        let pages = frames.iter().map(TableFrame::page);
+        self.oracle
+            .ledger()
+            .led_from_on(self.serial, range.first, pages);
         self.unmapping(range, |d| d.unmap_then(mapping, frames))
     }
 

@@ -148,7 +148,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         });
         if !direct {
             // it may have been tried where it is, in part, and undone
-            let pages = list.iter().flat_map(pages_of).collect();
+            let pages = list.iter().flat_map(|part| part.run().iter()).collect();
             ledger.map_failed(self.serial, called, Some(pages), perm);
         }
         runs(pages.into_keys())
@@ -165,7 +165,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         let table = domain.translator().table();
         for (at, segment) in segments {
             let offset = at.offset();
-            let theirs = pages_of(segment);
+            let theirs = segment.run().iter();
             // a copy may begin anywhere, and so have a page more or less
             let last = Iova(at.0 + segment.len.0 - 1).page();
             for (nth, page) in (at.page().0..=last.0).map(IovaPage).enumerate() {
@@ -224,7 +224,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     pub fn buffer<W: Way>(&self, len: ByteCount) -> Option<CpuBuffer<P, W>> {
         let buffer = self.client.buffer(len)?;
         let mut ledger = self.oracle.ledger();
-        let frames = buffer.list().iter().flat_map(pages_of);
+        let frames = buffer.list().iter().flat_map(|part| part.run().iter());
         frames.for_each(|frame| ledger.buffer_made(frame));
         drop(ledger);
         Some(buffer)
@@ -281,18 +281,11 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         let perm = Perm::ReadWrite;
         let called = self.oracle.ledger().map_called(self.serial, perm, &[]);
         let result = self.client.alloc_coherent(count);
-        let mut ledger = self.oracle.ledger();
-        match &result {
-            Ok(array) => {
-                let (first, frames) = (array.iova().page(), array.frames());
-                ledger.map_returned(self.serial, called, first, frames.iter(), perm);
-                for (nth, frame) in (0..).zip(frames.iter()) {
-                    ledger.led(self.serial, IovaPage(first.0 + nth), frame);
-                }
-            }
-            // which frames it had is not known
-            Err(_) => ledger.map_failed(self.serial, called, None, perm),
-        }
+        let made = result.as_ref().ok();
+        let made = made.map(|array| (array.iova().page(), array.frames().iter().collect()));
+        self.oracle
+            .ledger()
+            .memory_returned(self.serial, called, made);
         result
     }
 
@@ -357,11 +350,6 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
             }
         }
     }
-}
-
-/// The granules of a buffer.
-fn pages_of(buffer: &PhysRange) -> impl Iterator<Item = PhysPage> + Clone + use<> {
-    buffer.run().iter()
 }
 
 /// The pages of an array, which adjoin.

@@ -4,7 +4,7 @@
 
 use crate::disk::{ACCESS_PLATFORM, SECTOR, VERSION_1};
 use crate::platform::phys;
-use crate::setup::{FRAMES, FirstHal, MODERN, Protection, Setup, machine};
+use crate::setup::{FirstHal, MODERN, Protection, Setup, machine};
 use crate::window::Window;
 use ioatlas_dma::{dma_api::Placement, domain::ListOrder, units::*};
 use ioatlas_virtio_drivers::Translated;
@@ -102,7 +102,7 @@ fn where_there_are_no_frames_the_address_is_zero() {
 /// To virtio-drivers that address is a failure.
 #[test]
 fn page_zero_is_no_address() {
-    let setup = Setup::with(machine(FRAMES), narrow(8), SOURCE, MODERN, phys);
+    let setup = Setup::of(narrow(8), MODERN, phys);
     let some = || Some(setup.device.dma_alloc(1)).filter(|(iova, _)| *iova != 0);
     let had: Vec<_> = std::iter::from_fn(some).collect();
     let mut pages: Vec<u64> = had.iter().map(|(iova, _)| iova / GRANULE).collect();
@@ -117,7 +117,7 @@ fn page_zero_is_no_address() {
 
 #[test]
 fn a_buffer_that_cannot_be_shared_panics() {
-    let setup = Setup::with(machine(FRAMES), narrow(8), SOURCE, MODERN, phys);
+    let setup = Setup::of(narrow(8), MODERN, phys);
     let mut memory = vec![0; 16 * GRANULE as usize];
     let buffer = NonNull::from(&mut memory[..]);
     let direction = BufferDirection::Both;
@@ -171,7 +171,7 @@ fn segments_that_the_domain_does_not_map_in_a_row_panic() {
     for protection in [descending, Protection::strict(Placement::SingleUse)] {
         let mut window = Window::new(&[1, 0]);
         let translate = window.phys(phys);
-        let setup = Setup::with(machine(FRAMES), protection, SOURCE, MODERN, translate);
+        let setup = Setup::of(protection, MODERN, translate);
         let buffer = NonNull::from(window.bytes());
         let direction = BufferDirection::Both;
         // SAFETY: nothing else uses it meanwhile.
@@ -185,7 +185,7 @@ fn segments_that_the_domain_does_not_map_in_a_row_panic() {
 #[test]
 fn a_device_that_is_not_translated_is_refused() {
     let protection = Protection::strict(Placement::Never);
-    let setup = Setup::with(machine(FRAMES), protection, SOURCE, VERSION_1, phys);
+    let setup = Setup::of(protection, VERSION_1, phys);
     let refused = Translated::new(setup.port.clone()).err().unwrap();
     let said = refused.to_string();
     assert!(said.contains("ACCESS_PLATFORM"), "{said}");

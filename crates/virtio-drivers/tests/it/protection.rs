@@ -3,16 +3,12 @@
 
 use crate::disk::{Disk, SECTOR};
 use crate::platform::phys;
-use crate::setup::{FRAMES, MODERN, Protection, Setup, machine};
+use crate::setup::{MODERN, Protection, Setup, UNTRUSTED};
 use crate::window::Window;
 use ioatlas_dma::{dma_api::Placement, units::*};
 use ioatlas_viommu::machine::{TransferError, TransferErrorReason};
 use std::ptr::NonNull;
 use virtio_drivers::{BufferDirection, Error};
-
-const UNTRUSTED: Placement = Placement::Untrusted {
-    whole_up_to: ByteCount(2 * GRANULE),
-};
 
 fn is_blocked(moved: Result<(), TransferError>) -> bool {
     moved.is_err_and(|why| matches!(why.reason, TransferErrorReason::Fault(_)))
@@ -51,13 +47,7 @@ fn what_was_unshared_cannot_be_reached() {
 fn whole_pages_cannot_be_reached_later_where_edges_are_bounced() {
     let mut window = Window::new(&[1, 0]);
     let (protection, translate) = (Protection::strict(UNTRUSTED), window.phys(phys));
-    let setup = Setup::with(
-        machine(FRAMES),
-        protection,
-        SourceId(0x20),
-        MODERN,
-        translate,
-    );
+    let setup = Setup::of(protection, MODERN, translate);
     let mut driver = setup.driver();
     setup.port.disk().sectors.fill(0x33);
     driver.read_blocks(0, window.bytes()).unwrap();
@@ -192,10 +182,7 @@ fn what_lies_beside_a_buffer_is_seen_where_it_is_mapped_directly() {
 
 #[test]
 fn a_disk_cannot_reach_what_another_one_has() {
-    let machine = machine(FRAMES);
-    let protection = Protection::strict(Placement::Never);
-    let disk = |source| Setup::with(machine.clone(), protection, source, MODERN, phys);
-    let (first, second) = (disk(SourceId(0x20)), disk(SourceId(0x28)));
+    let (first, second) = Setup::pair();
     let mut memory = vec![0; SECTOR];
     let buffer = NonNull::from(&mut memory[..]);
     let direction = BufferDirection::Both;
@@ -206,7 +193,5 @@ fn a_disk_cannot_reach_what_another_one_has() {
     // SAFETY: as it was shared.
     unsafe { second.device.unshare(iova.0, buffer, direction) };
     assert_eq!(memory, [2; SECTOR]);
-    drop(first.end_disk());
-    drop(machine);
-    second.end();
+    Setup::end_pair(first, second);
 }

@@ -3,7 +3,7 @@
 
 use crate::disk::{EVENT_IDX, FLUSH, INDIRECT, SECTOR, SECTORS};
 use crate::platform::phys;
-use crate::setup::{FRAMES, MODERN, Protection, Setup, machine};
+use crate::setup::{MODERN, Protection, Setup, UNTRUSTED};
 use crate::window::Window;
 use fastrand::Rng;
 use ioatlas_dma::{bounce::Step, dma_api::Placement, units::*};
@@ -11,11 +11,6 @@ use ioatlas_dma::{bounce::Step, dma_api::Placement, units::*};
 const REQUESTS: u64 = 400;
 /// Bytes beside a buffer that is read into, which stay as they are.
 const GUARD: u8 = 0xa5;
-
-/// Buffers of up to 9 pages, so that some have whole granules within, are bounced up to 2.
-const UNTRUSTED: Placement = Placement::Untrusted {
-    whole_up_to: ByteCount(2 * GRANULE),
-};
 
 /// Reads and writes at random, with buffers in `memory`, beside a model of the disk.
 fn traffic(setup: &Setup, memory: &mut [u8]) {
@@ -55,7 +50,7 @@ fn traffic(setup: &Setup, memory: &mut [u8]) {
 }
 
 fn run(protection: Protection, features: u64) {
-    let setup = Setup::with(machine(FRAMES), protection, SourceId(0x20), features, phys);
+    let setup = Setup::of(protection, features, phys);
     traffic(&setup, &mut vec![0; 40 * GRANULE as usize]);
     let pools = setup.dma.usage();
     let went = |step| pools.iter().map(|pool| pool.steps.of(step)).sum::<u64>();
@@ -101,13 +96,7 @@ fn in_pages_that_are_scattered() {
         let mut window = Window::new(&order);
         let protection = Protection::strict(placement);
         let translate = window.phys(phys);
-        let setup = Setup::with(
-            machine(FRAMES),
-            protection,
-            SourceId(0x20),
-            MODERN,
-            translate,
-        );
+        let setup = Setup::of(protection, MODERN, translate);
         traffic(&setup, window.bytes());
         setup.end();
     }
@@ -116,10 +105,7 @@ fn in_pages_that_are_scattered() {
 /// Each `Hal` leads to its own device, in its own domain.
 #[test]
 fn two_disks_side_by_side() {
-    let machine = machine(FRAMES);
-    let protection = Protection::strict(Placement::Never);
-    let disk = |source| Setup::with(machine.clone(), protection, source, MODERN, phys);
-    let (first, second) = (disk(SourceId(0x20)), disk(SourceId(0x28)));
+    let (first, second) = Setup::pair();
     let (mut one, mut other) = (first.driver(), second.second_driver());
     for sector in 0..8 {
         one.write_blocks(sector, &[1; SECTOR]).unwrap();
@@ -128,7 +114,5 @@ fn two_disks_side_by_side() {
     assert_eq!(first.port.disk().sectors[..8 * SECTOR], [1; 8 * SECTOR]);
     assert_eq!(second.port.disk().sectors[..8 * SECTOR], [2; 8 * SECTOR]);
     drop((one, other));
-    drop(first.end_disk());
-    drop(machine);
-    second.end();
+    Setup::end_pair(first, second);
 }

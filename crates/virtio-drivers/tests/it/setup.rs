@@ -29,6 +29,11 @@ pub type SoftDma = Dma<Process, Tables>;
 pub const FRAMES: u64 = 16 << 10;
 pub const MODERN: u64 = VERSION_1 | ACCESS_PLATFORM;
 
+/// Buffers of up to 9 pages, so that some have whole granules within, are bounced up to 2.
+pub const UNTRUSTED: Placement = Placement::Untrusted {
+    whole_up_to: ByteCount(2 * GRANULE),
+};
+
 /// A machine, and one disk with its domain.
 pub struct Setup {
     pub machine: Arc<Machine<Process>>,
@@ -67,7 +72,31 @@ pub fn machine(frames: u64) -> Arc<Machine<Process>> {
 
 impl Setup {
     pub fn new(protection: Protection) -> Self {
-        Self::with(machine(FRAMES), protection, SourceId(0x20), MODERN, phys)
+        Self::of(protection, MODERN, phys)
+    }
+
+    /// A disk that offers `features`, whose buffers lie where `phys` says.
+    pub fn of(
+        protection: Protection,
+        features: u64,
+        phys: impl Fn(NonNull<u8>) -> PhysAddr + Send + Sync + 'static,
+    ) -> Self {
+        let machine = machine(FRAMES);
+        Self::with(machine, protection, SourceId(0x20), features, phys)
+    }
+
+    /// Two disks of one machine, each in a domain of its own, where buffers are.
+    pub fn pair() -> (Self, Self) {
+        let machine = machine(FRAMES);
+        let protection = Protection::strict(Placement::Never);
+        let disk = |source| Self::with(machine.clone(), protection, source, MODERN, phys);
+        (disk(SourceId(0x20)), disk(SourceId(0x28)))
+    }
+
+    /// Ends both, and their machine.
+    pub fn end_pair(first: Self, second: Self) {
+        drop(first.end_disk());
+        second.end();
     }
 
     /// A disk of `machine` that offers `features`, whose buffers lie where `phys` says.

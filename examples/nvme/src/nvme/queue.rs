@@ -275,8 +275,11 @@ impl QueuePair {
     pub fn free(self) -> Result<(), UnmapError> {
         let memory = ManuallyDrop::into_inner(self.memory);
         // each, whatever comes of the others
-        let rings = [memory.submission.free(), memory.completion.free()];
-        let ended = rings.into_iter().chain([memory.lists.free()]);
-        ended.collect::<Vec<_>>().into_iter().collect()
+        let ended = [
+            memory.submission.free(),
+            memory.completion.free(),
+            memory.lists.free(),
+        ];
+        ended.into_iter().collect()
     }
 }

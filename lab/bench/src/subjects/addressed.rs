@@ -2,17 +2,13 @@
 //! The address API of the DMA API, for interfaces that pass addresses in place of tokens: what it
 //! costs should not depend on how many mappings there are.
 
-use super::Buffers;
+use super::{Buffers, Tables, dma_api};
 use crate::{
     Failure, Subject,
     platform::{Slots, lend},
 };
 use ioatlas_dma::{
-    design::Design,
-    dma_api::{Client, ClientConfig, Dma, DmaConfig},
-    domain::Domain,
-    table::fmt::VtdSecond48,
-    translator::{Paged, Uncached},
+    dma_api::{Client, ClientConfig, DmaConfig},
     units::*,
 };
 use ioatlas_host::Host;
@@ -21,7 +17,7 @@ use std::sync::Arc;
 /// Direct mappings over real tables, under a unit that caches nothing. Pairs are `map_single` and
 /// `into_raw`, and `unmap_raw`.
 pub struct Addressed {
-    client: Client<Host, Paged<Host, VtdSecond48, Arc<Uncached<Host>>>>,
+    client: Client<Host, Tables>,
 }
 
 impl Addressed {
@@ -30,11 +26,7 @@ impl Addressed {
     /// # Errors
     /// It is too small for a table.
     pub fn new(platform: Arc<Host>) -> Result<Self, Failure> {
-        let design = Design::parse("magazine,strict").map_err(Failure::new)?;
-        let unit = Arc::new(Uncached::new());
-        let tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
-        let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
-        let dma = Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()));
+        let dma = dma_api(platform, DmaConfig::default())?;
         let client = dma.client(ClientConfig::default()).map_err(Failure::new)?;
         Ok(Addressed { client })
     }

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A short operation through a bounce slot that is kept: what the DMA API adds to the copy.
 
+use super::{Tables, dma_api};
 use crate::{
     Failure, Subject,
     bounce::Way,
     platform::{Slots, lend},
 };
 use ioatlas_dma::{
-    design::Design,
-    dma_api::{
-        ClassConfig, Client, ClientConfig, Dma, DmaConfig, DmaMapping, Placement, PoolConfig,
-    },
-    domain::Domain,
-    platform::Platform,
-    table::fmt::VtdSecond48,
-    translator::{Paged, Uncached},
+    dma_api::{ClassConfig, Client, ClientConfig, DmaConfig, DmaMapping, Placement, PoolConfig},
+    platform::ContiguousMemory,
     units::*,
 };
 use ioatlas_host::Host;
@@ -28,8 +23,6 @@ const SLOTS: u32 = 2048;
 const BUFFERS: u64 = 2048;
 const THREADS: u64 = 2;
 
-type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
-
 /// Pools over real tables, under a unit that caches nothing. Pairs are `map_single`
 /// and `unmap` under [`Placement::Always`].
 pub struct Bounced {
@@ -40,35 +33,26 @@ pub struct Bounced {
 }
 
 impl Bounced {
-    /// On `platform`, no frame of which has been taken.
+    /// On `platform`.
     ///
     /// # Errors
     /// It is too small.
     pub fn new(platform: Arc<Host>, way: Way) -> Result<Self, Failure> {
-        let frames = THREADS * BUFFERS * LEN / GRANULE;
-        let mut taken = (0..frames).map_while(|_| platform.frame_alloc());
-        let first = taken.next().map(|frame| frame.page());
-        let last = taken.last().map(|frame| frame.page().0 + 1 - frames);
-        let Some(first) = first.filter(|first| last == Some(first.0)) else {
+        let frames = PageCount(THREADS * BUFFERS * LEN / GRANULE);
+        let Some(memory) = platform.frames_alloc(frames) else {
             return Err(Failure::new(
                 "a platform without contiguous memory for buffers",
             ));
         };
-        let design = Design::parse("magazine,strict").map_err(Failure::new)?;
-        let unit = Arc::new(Uncached::new());
-        let tables: Tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
-        let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
         let pool = PoolConfig::of(ClassConfig {
             pages_lg2: 0,
             slots: SLOTS,
         });
-        let dma = Arc::new(Dma::new(
-            Arc::new(domain),
-            DmaConfig {
-                pool,
-                ..DmaConfig::default()
-            },
-        ));
+        let config = DmaConfig {
+            pool,
+            ..DmaConfig::default()
+        };
+        let dma = dma_api(platform, config)?;
         let config = ClientConfig {
             placement: Placement::Always,
             ..ClientConfig::default()
@@ -76,7 +60,7 @@ impl Bounced {
         Ok(Bounced {
             client: dma.client(config).map_err(Failure::new)?,
             way,
-            memory: first.addr(),
+            memory: memory.run().first.addr(),
         })
     }
     #[inline]

@@ -20,7 +20,28 @@ pub use nothing::Nothing;
 pub use table::TableAlone;
 pub use unit::{Invalidation, Software, UnderLate, UnderSoftware};
 
-use ioatlas_dma::units::{PageCount, PhysPage};
+use crate::Failure;
+use ioatlas_dma::{
+    design::Design,
+    dma_api::{Dma, DmaConfig},
+    domain::Domain,
+    table::fmt::VtdSecond48,
+    translator::{Paged, Uncached},
+    units::{PageCount, PhysPage},
+};
+use ioatlas_host::Host;
+use std::sync::Arc;
+
+type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
+
+/// The DMA API over real tables, strict, under a unit that caches nothing.
+fn dma_api(platform: Arc<Host>, config: DmaConfig) -> Result<Arc<Dma<Host, Tables>>, Failure> {
+    let design = Design::parse("magazine,strict").map_err(Failure::new)?;
+    let unit = Arc::new(Uncached::new());
+    let tables: Tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+    let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
+    Ok(Arc::new(Dma::new(Arc::new(domain), config)))
+}
 
 /// Pages of memory that a thread's buffers go round, a power of two: drivers use theirs again, and
 /// page tables that follow them (`identity`) are finite.

@@ -256,7 +256,7 @@ impl Ranges for Arena {
 
     fn give(&mut self, range: IovaRange, _kind: AllocKind) {
         let looked = &mut self.effort.chained;
-        let its = |segment: &Segment| {
+        let its = |_, segment: &Segment| {
             *looked += 1;
             segment.range == range
         };

@@ -171,6 +171,34 @@ impl Ledger {
         }
     }
 
+    /// A map of consistent memory has returned: where it is, and which frames, unless it failed.
+    pub fn memory_returned(
+        &mut self,
+        domain: DomainSerial,
+        called: Event,
+        made: Option<(IovaPage, Vec<PhysPage>)>,
+    ) {
+        let perm = Perm::ReadWrite;
+        let Some((first, frames)) = made else {
+            // which frames it had is not known
+            return self.map_failed(domain, called, None, perm);
+        };
+        self.map_returned(domain, called, first, frames.iter().copied(), perm);
+        self.led_from_on(domain, first, frames);
+    }
+
+    /// Frames have been mapped in a row.
+    pub fn led_from_on(
+        &mut self,
+        domain: DomainSerial,
+        first: IovaPage,
+        frames: impl IntoIterator<Item = PhysPage>,
+    ) {
+        for (page, frame) in (first.0..).zip(frames) {
+            self.led(domain, IovaPage(page), frame);
+        }
+    }
+
     /// Consistent memory is mapped, or a page of a typed buffer may be: `page` leads to the frame.
     pub fn led(&mut self, domain: DomainSerial, page: IovaPage, frame: PhysPage) {
         self.led_from
