@@ -13,7 +13,7 @@ mod runtime;
 
 use alloc::sync::Arc;
 use ioatlas_dma::{
-    domain::{Domain, DomainConfig, PolicyConfig},
+    domain::{Domain, DomainConfig, Lent, PolicyConfig},
     table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, RemappingUnit, Uncached},
     units::*,
@@ -85,7 +85,8 @@ pub unsafe extern "C" fn ioatlas_vtd(
     let unit = Arc::new(unit);
     let buffer = PhysRange::new(PhysAddr(buffer), ByteCount(len));
     let done = policies(&platform, &unit, SourceId(device), buffer, TimeNs(now_ns));
-    let ended = Arc::into_inner(unit).and_then(|unit| unit.shut_down().ok());
+    // SAFETY: the device is detached, and does what it is told by nobody any more.
+    let ended = Arc::into_inner(unit).and_then(|unit| unsafe { unit.shut_down() }.ok());
     status(done.and(ended))
 }
 
@@ -128,14 +129,13 @@ fn whole_life<U: RemappingUnit<Kernel>>(
     now: TimeNs,
 ) -> Option<()> {
     domain.attach(device).ok()?;
-    let one = domain.map(buffer, Direction::ToDevice).ok()?;
-    let list = domain
-        .map_list(&[buffer, buffer], Direction::FromDevice)
-        .ok()?;
+    let twice = [buffer; 2];
+    // SAFETY: the C side lends it to the device for the whole call, and awaits writes there.
+    let (one, list, at) = unsafe { (Lent::new(buffer), Lent::new(&twice[..]), Lent::new(buffer)) };
+    let one = domain.map(one, Direction::ToDevice).ok()?;
+    let list = domain.map_list(list, Direction::FromDevice).ok()?;
     let chosen = Iova(0x10_0000 + buffer.addr.offset());
-    let at = domain
-        .map_at(chosen, buffer, Direction::Bidirectional)
-        .ok()?;
+    let at = domain.map_at(chosen, at, Direction::Bidirectional).ok()?;
     let ring = domain.alloc_consistent(ByteCount(2 * GRANULE)).ok()?;
     domain.unmap(one).ok()?;
     let (iova, len) = domain.into_raw(list).ok()?;

@@ -324,6 +324,9 @@ unsafe impl Platform for Host {
     }
 }
 
+// SAFETY: the arena is atomic words, and there is nothing else.
+unsafe impl DedicatedMemory for Host {}
+
 // SAFETY: the arena is atomic words in a row.
 unsafe impl ContiguousMemory for Host {
     fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {

@@ -17,7 +17,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use completion::{BURST, HITS, MAPPING, hand_over, is_pending};
 use core::sync::atomic::{AtomicU64, Ordering};
 use edu::{COPY_TIME, Edu};
-use ioatlas_dma::domain::{Domain, DomainConfig};
+use ioatlas_dma::domain::{Domain, DomainConfig, Lent};
 use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
 use ioatlas_dma::{translator::Paged, units::*};
 use ioatlas_vtd::acpi::{Dmar, find};
@@ -83,7 +83,8 @@ fn run() -> Outcome<()> {
     println!("{io}");
     Arc::into_inner(io).ok_or("the domain is in use")?.close()?;
     let unit = Arc::into_inner(unit).ok_or("the unit is in use")?;
-    unit.shut_down().map_err(|(why, _)| why)?;
+    // SAFETY: the machine's one device that we use has done what it was told.
+    unsafe { unit.shut_down() }.map_err(|(why, _)| why)?;
     println!("closed: {} of {frames} frames are free", free_frames());
     assert_eq!(free_frames(), frames, "frames are lost");
     Ok(())
@@ -107,6 +108,11 @@ fn unit_base() -> Outcome<PhysAddr> {
 fn buffer() -> PhysRange {
     PhysRange::new(PhysAddr(BUFFER.as_ptr() as u64), LEN)
 }
+/// For a mapping.
+fn lent() -> Lent {
+    // SAFETY: it is static, and accessed as atomic words.
+    unsafe { Lent::new(buffer()) }
+}
 /// Fills the buffer with ascending numbers from `seed`.
 fn fill(seed: u64) {
     let words = BUFFER.iter().zip(seed..);
@@ -124,7 +130,7 @@ fn move_data(io: &Arc<Io>, edu: &Edu) -> Outcome<()> {
     let ring = io.alloc_consistent(ByteCount(GRANULE))?;
     println!("consistent memory: {} bytes at {}", ring.len(), ring.iova());
     fill(0x1000);
-    let mapping = io.map(buffer(), Direction::ToDevice)?;
+    let mapping = io.map(lent(), Direction::ToDevice)?;
     let iova = mapping.iova();
     println!("buffer: {} at {iova}, for the device to read", buffer());
     hand_over(DEVICE, io, [mapping]);
@@ -138,7 +144,7 @@ fn move_data(io: &Arc<Io>, edu: &Edu) -> Outcome<()> {
 
 /// The device, which still holds what it read, writes to the buffer: while it may, and after that.
 fn block_stray(io: &Arc<Io>, unit: &Remapping, edu: &Edu) -> Outcome<()> {
-    let mapping = io.map(buffer(), Direction::FromDevice)?;
+    let mapping = io.map(lent(), Direction::FromDevice)?;
     let iova = mapping.iova();
     fill(0);
     edu.copy(Direction::FromDevice, iova, LEN);
@@ -159,7 +165,7 @@ fn block_stray(io: &Arc<Io>, unit: &Remapping, edu: &Edu) -> Outcome<()> {
 /// unit is filled.
 fn unmap_burst(io: &Arc<Io>, edu: &Edu, tail: impl Fn() -> u64) -> Outcome<()> {
     let mut chunk = io.chunk(PageCount(BURST as u64 * buffer().pages().0))?;
-    let burst = (0..BURST).map(|_| chunk.map(buffer(), Direction::FromDevice));
+    let burst = (0..BURST).map(|_| chunk.map(lent(), Direction::FromDevice));
     let mut burst = burst.collect::<Result<Vec<_>, _>>()?;
     let iovas: Vec<Iova> = burst.iter().map(|mapping| mapping.iova()).collect();
     let (mut written, mut before) = (0, 0);
@@ -191,14 +197,14 @@ fn interrupt_maps(io: &Arc<Io>, vector: u64, wanted: u64, arm: impl Fn(u32, Iova
     let right = Some((buffer().addr.page(), Perm::Read));
     let (mut rounds, mut maps) = (0, 0_u64);
     while HITS.load(Ordering::Relaxed) < wanted {
-        let victim = io.map(buffer(), Direction::FromDevice)?;
+        let victim = io.map(lent(), Direction::FromDevice)?;
         let iova = victim.iova();
         hand_over(vector, io, [victim]);
         rounds += 1;
         arm(rounds, iova);
         while is_pending() {
             MAPPING.store(1, Ordering::SeqCst);
-            let mapping = io.map(buffer(), Direction::ToDevice)?;
+            let mapping = io.map(lent(), Direction::ToDevice)?;
             MAPPING.store(0, Ordering::SeqCst);
             assert_eq!(translation(mapping.iova()), right, "map {maps}");
             io.unmap(mapping)?;

@@ -5,7 +5,7 @@
 use crate::Failure;
 use ioatlas_dma::{
     dma_api::Lent,
-    platform::Platform,
+    platform::{DedicatedMemory, Platform},
     units::{ByteCount, CpuIndex},
 };
 use ioatlas_host::{Host, HostConfig, register};
@@ -31,7 +31,7 @@ pub fn lend<L>(list: L) -> Lent<L> {
 }
 
 /// A platform whose CPUs a measurement's threads can have for themselves.
-pub trait Slots: Platform {
+pub trait Slots: DedicatedMemory {
     /// Gives the calling thread a CPU of its own, and says which.
     fn enter(&self) -> CpuIndex;
 }

@@ -20,7 +20,7 @@ use ioatlas_dma::{
     design::Design,
     domain::{AllocatorConfig, DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
     iova::MagazineConfig,
-    platform::Platform,
+    platform::{DedicatedMemory, Platform},
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
@@ -105,13 +105,13 @@ fn domain<P: Platform>(platform: Arc<P>) -> Dom<P> {
 }
 
 /// A ring of mappings, each of one page.
-struct Ring<'d, P: Platform> {
+struct Ring<'d, P: DedicatedMemory> {
     domain: &'d Dom<P>,
     held: [Option<Mapping>; RING],
     next: usize,
 }
 
-impl<'d, P: Platform> Ring<'d, P> {
+impl<'d, P: DedicatedMemory> Ring<'d, P> {
     fn new(domain: &'d Dom<P>) -> Self {
         Ring {
             domain,

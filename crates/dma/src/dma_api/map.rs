@@ -253,7 +253,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let domain = &self.dma.domain;
         match advice.route {
             Route::Direct => {
-                let mapped = domain.map_with(buffer, direction, self.config().map_attrs(attrs));
+                let mapped = domain.map_with(
+                    Lent::ours(buffer),
+                    direction,
+                    self.config().map_attrs(attrs),
+                );
                 let mapping = mapped.map_err(|_| {
                     pool.did_not(p, Step::Direct);
                     other_way
@@ -454,7 +458,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let list = core::slice::from_ref(segment);
         let shape = Shape::of(list)?;
         if shape.granules == Granules::Whole {
-            let mapped = domain.map_with(*segment, job.direction, job.attrs);
+            let mapped = domain.map_with(Lent::ours(*segment), job.direction, job.attrs);
             return Ok(Part::Direct(mapped.map_err(direct)?));
         }
         let offset = segment.addr.offset();

@@ -76,8 +76,8 @@ mod buffer;
 mod client;
 mod coherent;
 mod config;
+mod dma_buffer;
 mod error;
-mod lent;
 mod map;
 mod mapped;
 mod mapping;
@@ -97,6 +97,7 @@ pub use crate::bounce::{
     BounceError, ChunkUsage, ClassConfig, Clock, Growth, Lack, Learned, PoolConfig,
     PoolConfigError, PoolError, PoolUsage, Route, SingleUse, SlotUsage, Span, Step, StepCounts,
 };
+pub use crate::domain::Lent;
 pub use buffer::{
     BothWays, CpuBuffer, CpuView, DeviceBuffer, DeviceReads, DeviceWrites, FromDevice, ToDevice,
     Way,
@@ -104,8 +105,8 @@ pub use buffer::{
 pub use client::Client;
 pub use coherent::Coherent;
 pub use config::{ClientConfig, DmaAttrs, DmaConfig, LowBits, Placement, Streaming};
+pub use dma_buffer::DmaBuffer;
 pub use error::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError};
-pub use lent::{DmaBuffer, Lent};
 pub use mapped::{Mapped, OnDropError};
 pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;

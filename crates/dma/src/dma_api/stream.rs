@@ -44,8 +44,8 @@ impl<P: Platform, T: Translator<P>> MapsDirect<P, T> for OneByOne {
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
         match list {
-            [buffer] => domain.map_with(*buffer, direction, attrs),
-            list => domain.map_list_with(list, direction, attrs),
+            [buffer] => domain.map_with(Lent::ours(*buffer), direction, attrs),
+            list => domain.map_list_with(Lent::ours(list), direction, attrs),
         }
     }
 }

@@ -239,7 +239,12 @@ impl<P: Platform, T: Translator<P>> Chunk<'_, P, T> {
     /// [`MapError`]: [`ChunkFull`](MapError::ChunkFull) if it has not as many pages left. After any
     /// other error nothing is mapped, and the pages are not handed out again.
     #[inline]
-    pub fn map(&mut self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
+    pub fn map(
+        &mut self,
+        buffer: impl Lend<P, PhysRange>,
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
+        let buffer = buffer.lend();
         self.domain.map_in(&mut self.open, &[buffer], direction)
     }
 
@@ -247,11 +252,12 @@ impl<P: Platform, T: Translator<P>> Chunk<'_, P, T> {
     ///
     /// # Errors
     /// [`MapError`], as from [`map`](Self::map).
-    pub fn map_list(
+    pub fn map_list<'l>(
         &mut self,
-        list: &[PhysRange],
+        list: impl Lend<P, &'l [PhysRange]>,
         direction: Direction,
     ) -> Result<Mapping, MapError> {
+        let list = list.lend();
         self.domain.map_in(&mut self.open, list, direction)
     }
 

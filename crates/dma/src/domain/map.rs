@@ -33,7 +33,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
     #[inline(always)] // so that the token is made in its place
-    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
+    pub fn map(
+        &self,
+        buffer: impl Lend<P, PhysRange>,
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
         self.map_with(buffer, direction, MapAttrs::default())
     }
 
@@ -44,10 +48,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     #[inline(always)] // so that the token is made in its place
     pub fn map_with(
         &self,
-        buffer: PhysRange,
+        buffer: impl Lend<P, PhysRange>,
         direction: Direction,
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
+        let buffer = buffer.lend();
         if !attrs.limits.is_none() {
             return self.map_slow(&buffer, direction, &attrs);
         }
@@ -98,7 +103,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
-    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
+    pub fn map_list<'l>(
+        &self,
+        list: impl Lend<P, &'l [PhysRange]>,
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
         self.map_list_with(list, direction, MapAttrs::default())
     }
 
@@ -106,12 +115,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
-    pub fn map_list_with(
+    pub fn map_list_with<'l>(
         &self,
-        list: &[PhysRange],
+        list: impl Lend<P, &'l [PhysRange]>,
         direction: Direction,
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
+        let list = list.lend();
         let (request, place) = self.measure(list, direction, attrs.lifetime)?;
         let request = Request {
             limits: attrs.limits,
@@ -177,9 +187,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     pub fn map_at(
         &self,
         iova: Iova,
-        buffer: PhysRange,
+        buffer: impl Lend<P, PhysRange>,
         direction: Direction,
     ) -> Result<Mapping, MapError> {
+        let buffer = buffer.lend();
         check(0, &buffer)?;
         if iova.offset() != buffer.addr.offset() {
             return Err(BufferError::Misplaced {

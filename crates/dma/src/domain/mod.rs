@@ -21,6 +21,8 @@
 //! address returned keeps its offset; so a device can reach what else lies in the first and last
 //! granule. That is a stated weakness of direct mapping.
 //!
+//! **What is mapped is vouched for**: by its caller, or by the platform for all memory ([`Lend`]).
+//!
 //! **Chunks.** A driver may take a range of IOVAs at once and map into it, piece by piece; a piece
 //! is a mapping as any other ([`chunk`](Chunk)).
 //!
@@ -45,6 +47,7 @@ mod devices;
 mod error;
 mod fast_path;
 mod frames;
+mod lent;
 mod map;
 mod mapping;
 mod pending;
@@ -67,6 +70,7 @@ pub use error::{
     SwitchError, UnmapBatchError, UnmapError,
 };
 pub(crate) use frames::{free, zeroed_frames, zeroed_list};
+pub use lent::{Lend, Lent};
 pub use mapping::Mapping;
 pub use pending::PendingUnmap;
 pub(crate) use region::Region;

@@ -58,6 +58,7 @@
 mod authority;
 mod contiguous;
 mod copy;
+mod dedicated;
 mod frame;
 mod heap;
 #[cfg(test)]
@@ -71,6 +72,7 @@ pub(crate) use authority::OURS;
 pub use contiguous::{ContiguousMemory, FreshRun};
 pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
+pub use dedicated::DedicatedMemory;
 pub use frame::{FrameRef, FreshFrame, TableFrame};
 pub use heap::{Heap, HeapBlock, HeapBlockError};
 pub use percpu::{CachePadded, PerCpu};

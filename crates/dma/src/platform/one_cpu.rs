@@ -46,6 +46,10 @@ impl<T: Send> Lock<T> for MutexLock<T> {
     }
 }
 
+// SAFETY: it is reached by the tables' walks alone.
+#[allow(unsafe_code)]
+unsafe impl DedicatedMemory for OneCpu {}
+
 // SAFETY: frames are zeroed, and in the list or with one owner; the CPU is behind a lock, words and
 // fences are the machine's.
 #[allow(unsafe_code)]

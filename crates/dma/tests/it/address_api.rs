@@ -48,6 +48,9 @@ impl Hooked {
     }
 }
 
+// SAFETY: the host's.
+unsafe impl DedicatedMemory for Hooked {}
+
 // SAFETY: all is the host's; what a test hooks in runs in between, as another thread would.
 unsafe impl Platform for Hooked {
     type A64 = <Host as Platform>::A64;

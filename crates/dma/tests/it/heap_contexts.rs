@@ -82,6 +82,9 @@ impl<T: Send> Lock<T> for NotedLock<T> {
     }
 }
 
+// SAFETY: the host's.
+unsafe impl DedicatedMemory for Noted {}
+
 // SAFETY: all of it is the host's.
 unsafe impl Platform for Noted {
     type A64 = <Host as Platform>::A64;

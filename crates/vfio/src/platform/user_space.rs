@@ -202,6 +202,10 @@ unsafe impl Platform for UserSpace {
     }
 }
 
+// SAFETY: the arena is atomic words; what is lent beside it has that promise; and the kernel
+// translates to nothing else, since nothing else has an address ([`DeviceMemory`]).
+unsafe impl DedicatedMemory for UserSpace {}
+
 // SAFETY: the arena is atomic words in a row.
 unsafe impl ContiguousMemory for UserSpace {
     fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {

@@ -4,7 +4,7 @@
 use super::Watched;
 use ioatlas_dma::{
     domain::{Chunk, MapError, Mapping},
-    platform::Platform,
+    platform::{DedicatedMemory, Platform},
     translator::Translator,
     units::*,
 };
@@ -34,7 +34,9 @@ impl<'w, P: Platform, T: Translator<P>> WatchedChunk<'w, P, T> {
     pub fn chunk(&self) -> &Chunk<'w, P, T> {
         &self.chunk
     }
+}
 
+impl<P: DedicatedMemory, T: Translator<P>> WatchedChunk<'_, P, T> {
     /// [`Chunk::map`], reported to the oracle.
     ///
     /// # Errors

@@ -91,6 +91,10 @@ unsafe impl<P: CopyMemory> CopyMemory for Failing<P> {
 }
 
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
+unsafe impl<P: DedicatedMemory> DedicatedMemory for Failing<P> {}
+
+#[allow(unsafe_code)] // a promise
 // SAFETY: the one inside does; a run that is refused was never taken.
 unsafe impl<P: ContiguousMemory> ContiguousMemory for Failing<P> {
     fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {

@@ -87,6 +87,10 @@ unsafe impl<P: CopyMemory> CopyMemory for WatchedPlatform<P> {
 
 #[allow(unsafe_code)] // a promise
 // SAFETY: the one inside does.
+unsafe impl<P: DedicatedMemory> DedicatedMemory for WatchedPlatform<P> {}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
 unsafe impl<P: ContiguousMemory> ContiguousMemory for WatchedPlatform<P> {
     fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
         let run = self.inner.frames_alloc(pages)?;

@@ -5,7 +5,7 @@ use super::{Bounds, DomainSerial, Oracle, Property, ledger::Stage};
 use ioatlas_dma::{
     domain::*,
     invalidation::InvalidateError,
-    platform::{Platform, TableFrame},
+    platform::{DedicatedMemory, Platform, TableFrame},
     translator::{AttachError, Translator},
     units::*,
 };
@@ -41,7 +41,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     ///
     /// # Errors
     /// Those of [`Domain::map`], unchanged.
-    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
+    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError>
+    where
+        P: DedicatedMemory,
+    {
         self.mapping(&[buffer], direction, |d| d.map(buffer, direction))
     }
 
@@ -49,7 +52,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     ///
     /// # Errors
     /// Those of [`Domain::map_list`], unchanged.
-    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
+    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError>
+    where
+        P: DedicatedMemory,
+    {
         self.mapping(list, direction, |d| d.map_list(list, direction))
     }
 
@@ -62,7 +68,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         iova: Iova,
         buffer: PhysRange,
         direction: Direction,
-    ) -> Result<Mapping, MapError> {
+    ) -> Result<Mapping, MapError>
+    where
+        P: DedicatedMemory,
+    {
         self.mapping(&[buffer], direction, |d| d.map_at(iova, buffer, direction))
     }
 

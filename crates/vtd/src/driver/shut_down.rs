@@ -17,8 +17,15 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     ///
     /// # Errors
     /// The first step that failed; the unit itself comes back where nothing was done yet.
+    ///
+    /// # Safety
+    /// Devices behind this unit reach physical memory from then on, by whatever addresses they have
+    /// been told: none of them accesses memory by its own initiative any more (they are reset, or
+    /// do not master their bus), or only what keeps the promise of
+    /// [`Lent::new`](ioatlas_dma::domain::Lent::new).
     #[allow(clippy::type_complexity)]
-    pub fn shut_down(self) -> Result<(), (ShutDownError, Option<Box<Self>>)> {
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn shut_down(self) -> Result<(), (ShutDownError, Option<Box<Self>>)> {
         let devices = self.contexts.with(|contexts| contexts.devices());
         if devices != 0 {
             let error = ShutDownError::Attached { devices };

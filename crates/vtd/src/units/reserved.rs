@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 use ioatlas_dma::{
-    domain::{Domain, MapError, Mapping},
+    domain::{Domain, Lent, MapError, Mapping},
     platform::Platform,
     translator::Translator,
     units::{ByteCount, Direction, GRANULE, Iova, PageCount, PhysRange, PhysRun},
@@ -24,7 +24,13 @@ pub struct ReservedError {
 ///
 /// # Errors
 /// [`ReservedError`]; what was mapped before is unmapped again.
-pub fn map_reserved<P: Platform, T: Translator<P>>(
+///
+/// # Safety
+/// Devices of the domain write to `runs` from now on. They are what firmware's tables say of these
+/// devices ([`Units::reserved_for`](super::Units::reserved_for)), or keep the promise of
+/// [`Lent::new`] for as long as they are mapped.
+#[allow(unsafe_code)] // a promise of its caller's
+pub unsafe fn map_reserved<P: Platform, T: Translator<P>>(
     domain: &Domain<P, T>,
     runs: &[PhysRun],
 ) -> Result<Vec<Mapping>, ReservedError> {
@@ -33,6 +39,9 @@ pub fn map_reserved<P: Platform, T: Translator<P>>(
         let at = run.first.addr();
         // more bytes than there are: map_at refuses them, by name
         let memory = PhysRange::new(at, ByteCount(run.pages.0.saturating_mul(GRANULE)));
+        // SAFETY: our caller has promised it.
+        #[allow(unsafe_code)]
+        let memory = unsafe { Lent::new(memory) };
         match domain.map_at(Iova(at.0), memory, Direction::Bidirectional) {
             Ok(mapping) => done.push(mapping),
             Err(cause) => {

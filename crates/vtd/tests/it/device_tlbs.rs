@@ -173,7 +173,7 @@ fn a_device_that_is_silent_while_it_is_detached_is_fenced_and_detached_at_the_se
     assert_eq!(failed, Err(AttachError::Invalidate { device, cause }));
     assert!(unit.is_fenced(NIC));
     assert_eq!(unit.detach(BY, &*host, NIC, ID), Ok(()));
-    unit.shut_down().unwrap();
+    shut_down(unit).unwrap();
     assert_eq!(host.frames_in_use(), 0);
 }
 

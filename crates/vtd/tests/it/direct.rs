@@ -33,7 +33,7 @@ fn bring_up_uses_one_frame_and_no_queue_and_flushes_before_translation() {
         Command(TE),
     ];
     assert_eq!(fake.log(), log);
-    unit.shut_down().unwrap();
+    shut_down(unit).unwrap();
     let log = [Command(0), Ccmd(CONTEXT_GLOBAL), Iotlb(IOTLB_GLOBAL, 0)];
     assert_eq!(fake.log(), log);
     assert_eq!(host.frames_in_use(), 0);

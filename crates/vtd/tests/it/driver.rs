@@ -336,14 +336,14 @@ fn shutting_down_flushes_everything_and_gives_every_frame_back() {
     unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     unit.attach(BY, &*host, FAR, DomainId(5), ROOT, 4).unwrap();
     unit.detach(BY, &*host, FAR, DomainId(5)).unwrap();
-    let (error, unit) = unit.shut_down().unwrap_err();
+    let (error, unit) = shut_down(unit).unwrap_err();
     assert_eq!(error, ShutDownError::Attached { devices: 1 });
     assert_eq!(fake.state().gsts & TE, TE, "nothing was done");
     let unit = unit.unwrap();
     unit.detach(BY, &*host, NIC, DomainId(5)).unwrap();
     fake.taken();
     fake.state().commands.clear();
-    unit.shut_down().unwrap();
+    shut_down(*unit).unwrap();
     assert_eq!(host.frames_in_use(), 0);
     assert_eq!(invalidations(&fake), [(0x11, 0), (0xd2, 0)]);
     assert_eq!(fake.state().commands, [QIE, 0], "translation, then queue");
@@ -355,7 +355,7 @@ fn a_unit_that_fails_while_it_is_shut_down_keeps_its_frames() {
     let lost_to = |break_it: fn(&Fake)| {
         let (host, fake, unit) = up();
         break_it(&fake);
-        let (error, unit) = unit.shut_down().unwrap_err();
+        let (error, unit) = shut_down(unit).unwrap_err();
         assert!(unit.is_none());
         assert_eq!(host.frames_in_use(), 3, "{error}");
         error
@@ -379,7 +379,7 @@ fn a_unit_that_fails_while_it_is_shut_down_keeps_its_frames() {
 fn a_queue_that_cannot_be_disabled_keeps_its_two_frames() {
     let (host, fake, unit) = up();
     fake.state().deaf = QIE;
-    let (error, _) = unit.shut_down().unwrap_err();
+    let (error, _) = shut_down(unit).unwrap_err();
     let cause = TIMED_OUT;
     assert_eq!(error, ShutDownError::Invalidate { cause, lost: 2 });
     assert_eq!(host.frames_in_use(), 2, "the root table came back");

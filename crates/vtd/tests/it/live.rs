@@ -106,7 +106,7 @@ fn a_unit_that_was_only_prepared_goes_on_as_it_was() {
     fake.state().gsts = TE | SRTP;
     fake.state().rtaddr = 0x7000;
     let unit = Unit::prepare(host.clone(), fake.clone(), TAKE_OVER).unwrap();
-    unit.shut_down().unwrap();
+    shut_down(unit).unwrap();
     assert_eq!(fake.state().gsts, TE | SRTP);
     assert_eq!(fake.state().rtaddr, 0x7000);
     assert_eq!(host.frames_in_use(), 0);
@@ -117,7 +117,7 @@ fn every_command_repeats_what_interrupts_need_and_no_one_shot() {
     let (host, fake, unit) = up_with(|s| (s.gsts, s.cap) = (INTERRUPTS, QEMU_CAP | RWBF));
     unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     unit.detach(BY, &*host, NIC, DomainId(5)).unwrap();
-    unit.shut_down().unwrap();
+    shut_down(unit).unwrap();
     let state = fake.state();
     assert!(state.commands.len() >= 5);
     for command in &state.commands {

@@ -5,6 +5,7 @@ use crate::common::{
     BY,
     bench::*,
     rig::{ROOT, up_with},
+    shut_down,
 };
 use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
@@ -171,7 +172,7 @@ fn a_shut_down_whose_flush_is_refused_gives_no_frame_back() {
     let mut state = fake.state();
     state.bad = Some(state.ran);
     drop(state);
-    let Err((error, _)) = unit.shut_down() else {
+    let Err((error, _)) = shut_down(unit) else {
         panic!("P4: its flush was refused");
     };
     let said = error.to_string();

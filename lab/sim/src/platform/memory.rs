@@ -10,7 +10,8 @@ use super::{
 use core::{any::type_name, panic::Location};
 use ioatlas_dma::{
     platform::{
-        Authority, Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
+        Authority, Cpu, DedicatedMemory, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory,
+        Platform,
     },
     units::{ByteCount, PhysPage},
 };
@@ -139,6 +140,9 @@ impl Sim {
 fn slot(page: PhysPage) -> Option<usize> {
     usize::try_from(page.0).ok()?.checked_sub(1)
 }
+
+// SAFETY: it is the machine's alone.
+unsafe impl DedicatedMemory for Sim {}
 
 // SAFETY: frames are the machine's, in its list or in use, and zeroed; one agent runs at a time,
 // and what it masks stays out.

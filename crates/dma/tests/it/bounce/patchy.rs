@@ -41,6 +41,9 @@ impl Patchy {
     }
 }
 
+// SAFETY: the host's.
+unsafe impl DedicatedMemory for Patchy {}
+
 // SAFETY: the host's, as far as there are frames.
 unsafe impl Platform for Patchy {
     type A64 = <Host as Platform>::A64;

@@ -3,7 +3,8 @@
 
 use ioatlas_dma::{
     platform::{
-        Atomic64, Authority, Cpu, FrameRef, FreshFrame, Lock, Ordering, PhysMemory, Platform,
+        Atomic64, Authority, Cpu, DedicatedMemory, FrameRef, FreshFrame, Lock, Ordering,
+        PhysMemory, Platform,
     },
     table::fmt::Toy,
     units::{CpuIndex, PhysPage},
@@ -129,6 +130,10 @@ impl Loom {
             .get(usize::try_from(page.0).ok()?.checked_sub(1)?)
     }
 }
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: it is words of loom's.
+unsafe impl DedicatedMemory for Loom {}
 
 #[allow(unsafe_code)] // a promise
 // SAFETY: frames are in its list or with one owner, and zeroed; words, locks and fences are loom's.

@@ -4,7 +4,7 @@
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
-    domain::*, invalidation::InvalidateError, platform::Platform, table::Format,
+    domain::*, invalidation::InvalidateError, platform::DedicatedMemory, table::Format,
     translator::Translator, units::*,
 };
 use ioatlas_sim::platform::{Interrupt, Schedule, Sim, World};
@@ -28,7 +28,10 @@ fn strict() -> impl Iterator<Item = DomainConfig> {
     designs.filter(|design| design.policy == PolicyConfig::Strict)
 }
 
-fn piece<P: Platform, T: Translator<P>>(chunk: &mut WatchedChunk<'_, P, T>, nth: u64) -> Mapping {
+fn piece<P: DedicatedMemory, T: Translator<P>>(
+    chunk: &mut WatchedChunk<'_, P, T>,
+    nth: u64,
+) -> Mapping {
     let mapping = chunk.map(buffer(0x1000 + 2 * nth, 1), Direction::ToDevice);
     mapping.expect("room")
 }

@@ -102,6 +102,9 @@ impl Guarded {
     }
 }
 
+// SAFETY: the simulated machine's.
+unsafe impl DedicatedMemory for Guarded {}
+
 // SAFETY: the simulated machine's; frames that are free are watched.
 unsafe impl Platform for Guarded {
     type A64 = Word;

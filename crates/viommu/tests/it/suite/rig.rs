@@ -7,7 +7,7 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{CombiningConfig, WaitLimit},
     iova::*,
-    platform::{CopyMemory, PhysMemory},
+    platform::{CopyMemory, DedicatedMemory, PhysMemory},
     table::{
         Format, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond48},
@@ -26,7 +26,7 @@ use ioatlas_vtd::driver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A platform that the suite runs on.
-pub trait Base: CopyMemory + PhysMemory<Self> + Sized {
+pub trait Base: CopyMemory + DedicatedMemory + PhysMemory<Self> + Sized {
     fn make(frames: usize) -> Self;
     fn frames_in_use(&self) -> usize;
     /// Runs `f` to its end as another CPU than the tests are.

@@ -77,6 +77,9 @@ impl Incoherent {
     }
 }
 
+// SAFETY: the host's, and words.
+unsafe impl DedicatedMemory for Incoherent {}
+
 // SAFETY: the host's; what the unit sees of a word is what was written back, as `publish` does.
 unsafe impl Platform for Incoherent {
     type A64 = Word;

@@ -12,7 +12,10 @@ use ioatlas_dma::platform::Authority;
 use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Ordering, PhysMemory, Platform};
 use ioatlas_dma::units::PhysPage;
 use ioatlas_host::{Host, HostConfig};
-use ioatlas_vtd::registers::*;
+use ioatlas_vtd::{
+    driver::{ShutDownError, Unit},
+    registers::*,
+};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -28,6 +31,14 @@ pub const WBF: u32 = 0x0800_0000;
 
 // SAFETY: the fake unit translates nothing, and no domain has any unit to which this is said.
 pub const BY: Authority = unsafe { Authority::assume() };
+
+#[allow(clippy::type_complexity)] // that of the call
+pub fn shut_down<P: Platform, R: Registers>(
+    unit: Unit<P, R>,
+) -> Result<(), (ShutDownError, Option<Box<Unit<P, R>>>)> {
+    // SAFETY: its devices are a test's, and reach no memory but a test's.
+    unsafe { unit.shut_down() }
+}
 
 pub struct State {
     pub cap: u64,

@@ -7,6 +7,7 @@ mod lives;
 mod rig;
 mod take_over;
 
+use crate::common::shut_down;
 use ioatlas_dma::{
     invalidation::InvalidateError,
     translator::{AttachError, RemappingUnit},
@@ -104,7 +105,7 @@ fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
     assert_eq!(rig.reach(DISK, at), None, "P1: through our queue");
     ours.close().map_err(|e| e.to_string()).unwrap();
     let driver = Arc::into_inner(rig.driver).unwrap();
-    driver.shut_down().map_err(|(e, _)| e).unwrap();
+    shut_down(driver).map_err(|(e, _)| e).unwrap();
     let status = soft.read32(GSTS);
     assert_eq!(status & INTERRUPTS, INTERRUPTS, "interrupts go on");
     std::mem::forget((its, screen, firmware));

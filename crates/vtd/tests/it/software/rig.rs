@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The driver in front of a software unit.
 
-use crate::common::BY;
+use crate::common::{BY, shut_down};
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     invalidation::WaitLimit,
@@ -131,7 +131,7 @@ impl Rig {
     }
     pub fn end(self) {
         let driver = Arc::into_inner(self.driver).expect("no domain is left");
-        driver.shut_down().map_err(|(e, _)| e).unwrap();
+        shut_down(driver).map_err(|(e, _)| e).unwrap();
         assert_eq!(self.host.frames_in_use(), 0);
         self.soft.audit().unwrap();
     }

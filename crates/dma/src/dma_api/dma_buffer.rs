@@ -7,8 +7,7 @@
 //! [`Lent::new`], with the same promise for one mapping. Either way the one `unsafe` is where
 //! memory comes from, and drivers above have none.
 
-use crate::units::PhysRange;
-use core::ops::Deref;
+use crate::{domain::Lent, units::PhysRange};
 
 /// Memory that a device may reach.
 ///
@@ -30,63 +29,11 @@ pub unsafe trait DmaBuffer {
     fn segments(&self) -> &[PhysRange];
 }
 
-/// Memory that is named by its addresses, one buffer or a list, for one mapping: it goes into the
-/// mapping, and comes back from its unmap.
-#[derive(PartialEq, Eq, Debug)]
-pub struct Lent<L = PhysRange>(L);
-
-impl<L> Lent<L> {
-    /// Lends what `list` names.
-    ///
-    /// ```
-    /// # use ioatlas_dma::{dma_api::*, units::*};
-    /// # let frame = PhysPage(7);
-    /// // SAFETY: the frame is this driver's, which frees it after the unmap, and only the device
-    /// // and volatile accesses reach it until then.
-    /// let buffer = unsafe { Lent::new(PhysRange::page(frame)) };
-    /// ```
-    ///
-    /// It takes a promise:
-    ///
-    /// ```compile_fail,E0133
-    /// # use ioatlas_dma::{dma_api::*, units::*};
-    /// # let frame = PhysPage(7);
-    /// let buffer = Lent::new(PhysRange::page(frame));
-    /// ```
-    ///
-    /// # Safety
-    /// That of [`DmaBuffer`], until it is [taken back](Self::into_inner), or dropped.
-    #[allow(unsafe_code)] // a promise of its caller's
-    #[inline]
-    pub const unsafe fn new(list: L) -> Self {
-        Lent(list)
-    }
-
-    /// Memory that the DMA API has allocated itself.
-    pub(super) fn ours(list: L) -> Self {
-        Lent(list)
-    }
-
-    /// The list again. The loan is over, where the domain defers invalidations with the next flush.
-    #[inline]
-    pub fn into_inner(self) -> L {
-        self.0
-    }
-}
-
-impl<L> Deref for Lent<L> {
-    type Target = L;
-    #[inline]
-    fn deref(&self) -> &L {
-        &self.0
-    }
-}
-
 // SAFETY: what lent it has promised that.
 #[allow(unsafe_code)]
 unsafe impl<L: AsRef<[PhysRange]>> DmaBuffer for Lent<L> {
     #[inline(always)] // on the fast path of a bounced map
     fn segments(&self) -> &[PhysRange] {
-        self.0.as_ref()
+        (**self).as_ref()
     }
 }
