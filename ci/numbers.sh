@@ -17,6 +17,7 @@ page=docs/numbers.md
 all='
 systems       a map and its unmap as each system does it
 instructions  instructions of a pair, counted
+idle          what a domain takes of the heap before it maps anything
 peers         allocators of other crates under the same load, in turns
 bounce        bounce buffers beside direct mapping, in turns
 simulated     16 simulated CPUs: the results that ATC15 has, ours beside theirs
@@ -123,6 +124,16 @@ instructions() {
     awk '$1 ~ "/" { printf "| `%s` | %s |\n", $1, $2 }' "$work/counted"
     echo
     grep '^# Counted with' ci/instructions.budget | sed 's/^# //'
+}
+
+idle() {
+    echo '## Memory of an idle domain'
+    said 'cargo run --release -p ioatlas-bench --bin idle'
+    echo
+    say 'Bytes that the heap has given to a domain that has mapped nothing, by how many CPUs the platform has. The root of
+        its tables, a frame, is not among them. A test holds each of these designs to 16 KiB and 1 KiB a CPU.'
+    echo
+    cargo run --release --quiet -p ioatlas-bench --bin idle
 }
 
 peers() {

@@ -176,6 +176,9 @@ pub struct CpuBuffer<P: CopyMemory, W> {
 pub struct DeviceBuffer<P: CopyMemory, W> {
     memory: ManuallyDrop<Memory<P>>,
     mapping: Option<DmaMapping<Segments>>,
+    /// Whether it is mapped where it is, or that was tried first: the client that takes it back may
+    /// be another than the one that gave it.
+    was_direct: bool,
     way: PhantomData<W>,
 }
 
@@ -387,6 +390,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             Ok(mapping) => Ok(DeviceBuffer {
                 memory,
                 mapping: Some(mapping),
+                was_direct: self.config().placement != Placement::Always,
                 way: PhantomData,
             }),
             Err(error) => {
@@ -416,8 +420,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             self.unmap(mapping)?;
         }
         let mut memory = ManuallyDrop::into_inner(buffer.memory);
-        // also where it was bounced: another way may have been tried before
-        if self.config().placement != Placement::Always && domain.may_be_cached() {
+        if buffer.was_direct && domain.may_be_cached() {
             memory.seen = Some(domain.clone());
         }
         Ok(CpuBuffer {

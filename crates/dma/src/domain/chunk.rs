@@ -30,7 +30,7 @@ use super::{
     *,
 };
 use crate::{
-    iova::{AllocKind, Book, IovaAlloc, MOST_PAGES, Request},
+    iova::{AllocKind, Book, IovaAlloc, MOST_PAGES, NoBook, Request},
     table::{LeafAttrs, LeafTable},
 };
 
@@ -118,12 +118,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             ..Request::pages(PageCount(pages.0.clamp(1, MOST_PAGES.0)))
         })?;
         let range = alloc.range();
-        let book = self.allocator.open(alloc).map_err(|alloc| {
+        let p = &*self.platform;
+        let book = self.allocator.open(p, alloc).map_err(|(alloc, why)| {
             let origin = self.platform.pinned(|cpu| cpu.index());
             // nothing was mapped by right of it
             let unused = Flushed::by_its_parts(alloc);
             self.allocator.free(&self.platform, origin, unused);
-            MapError::NoChunk
+            match why {
+                NoBook::NoPlace => MapError::NoChunk,
+                NoBook::NoFrame => MapError::NoMemory,
+            }
         })?;
         Ok(OpenChunk {
             range,
@@ -164,7 +168,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let range = IovaRange::new(IovaPage(chunk.range.first.0 + chunk.given.0), wanted);
         chunk.given.0 += wanted.0;
         // before the piece can come home
-        self.allocator.give(chunk.book, chunk.given);
+        let p = &*self.platform;
+        self.allocator.give(p, chunk.book, chunk.given);
         if let (&[buffer], Some(table)) = (list, chunk.table)
             && self.write_piece(range, &buffer, place, table)
         {

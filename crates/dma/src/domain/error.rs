@@ -124,8 +124,8 @@ pub enum MapError {
     /// No frames that adjoin for an array.
     #[error("no {wanted} frames that adjoin")]
     NoFrameRun { wanted: PageCount },
-    /// The heap has no memory to note what would be mapped.
-    #[error("no heap memory to note what would be mapped")]
+    /// No memory to note what would be mapped: of the heap, or a frame for the books of chunks.
+    #[error("no memory to note what would be mapped")]
     NoMemory,
     /// The chunk has not as many pages left: end it, and begin another.
     #[error("{wanted} pages, and the chunk has {left} left")]

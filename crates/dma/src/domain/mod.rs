@@ -113,7 +113,8 @@ pub struct DomainConfig {
     /// How long to wait for an invalidation.
     pub wait_limit: WaitLimit,
     /// How many [chunks](Domain::chunk) there can be at once for each CPU; all of them together are
-    /// rounded up to a power of two. Each takes 24 bytes, from the beginning.
+    /// rounded up to a power of two. The first one takes a frame for the books of 128, and so on,
+    /// until the domain ends.
     pub chunks_per_cpu: usize,
 }
 
@@ -339,9 +340,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         drained.map_err(|failed| failed.cause)
     }
 
-    /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns
-    /// how much it was.
+    /// Gives IOVA ranges that are kept for reuse back to the backing allocator, and frees the
+    /// memory of queues in which nothing waits for a flush; returns how many pages it was.
     pub fn shrink(&self) -> PageCount {
+        self.policy.shrink();
         self.allocator.drain(&self.platform)
     }
 
@@ -374,6 +376,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Ok(());
         }
         self.closed = Closed::Yes;
+        let ended = self.end_all();
+        self.allocator.forget_chunks(&self.platform);
+        ended
+    }
+
+    fn end_all(&mut self) -> Result<(), CloseError> {
         // all of them are blocked, whatever the first failure is
         let mut detached = Ok(());
         for device in self.devices.take() {
@@ -391,11 +399,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             };
             self.translator.mappings(p, within, |range, kind| {
                 // a piece's pages are its chunk's
-                if !self.allocator.has_chunk_at(range.first) {
+                if !self.allocator.has_chunk_at(p, range.first) {
                     lend_back(self.alloc_of(range, kind));
                 }
             });
-            let chunks = self.allocator.chunks();
+            let chunks = self.allocator.chunks(p);
             chunks
                 .filter(|chunk| within.contains(chunk))
                 .for_each(|chunk| lend_back(self.alloc_of(chunk, AllocKind::Dynamic)));

@@ -39,6 +39,8 @@ pub struct DomainStats {
     /// Pages of chunks that no piece has: not handed out yet, or unmapped and flushed. Those of a
     /// chunk of which a piece is quarantined stay here for good.
     pub chunks: PageCount,
+    /// Frames with the books of chunks.
+    pub chunk_frames: u64,
     /// Retired and not flushed yet, also by an unmap that was started and not finished.
     pub retired: Held,
     /// Lost to failed invalidations, for good.
@@ -133,7 +135,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             live: difference(|w| &w.pages_mapped, |w| &w.pages_unmapped),
             allocated: difference(|w| &w.allocated, |w| &w.unallocated),
             reserved: self.reserved.pages(),
-            chunks: self.allocator.idle(),
+            chunks: self.allocator.idle(&self.platform),
+            chunk_frames: self.allocator.chunk_frames(),
             retired: self.policy.retired().and(self.in_flight.held()),
             quarantined: self.quarantine.held(),
             invalidations: self.sequence.started(),

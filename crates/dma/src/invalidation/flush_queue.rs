@@ -12,7 +12,7 @@
 
 use super::*;
 use crate::platform::Element;
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
 
 /// Proof that an invalidation of a whole domain is done.
@@ -32,8 +32,7 @@ impl Completion {
     }
 }
 
-/// Retired things of one domain, oldest first, in a ring. It has room from the
-/// beginning, and never allocates.
+/// Retired things of one domain, oldest first, in a ring. Its room is what it was made with.
 ///
 /// Things are stamped in the same critical section that puts them in, so no stamp is lower
 /// than the one before.
@@ -86,18 +85,48 @@ impl<T> Drop for Completed<'_, T> {
 }
 
 impl<T> FlushQueue<T> {
-    /// An empty one with room for so many things.
-    pub fn new(key: DomainKey, room: u32) -> Self {
+    /// One that is full, always. It allocates nothing.
+    pub fn roomless(key: DomainKey) -> Self {
         FlushQueue {
             key,
-            things: (0..room).map(|_| None).collect(),
+            things: Box::default(),
             first: 0,
             end: 0,
         }
     }
-    /// One of the same domain that is full, always.
-    pub fn roomless(&self) -> Self {
-        Self::new(self.key, 0)
+    /// An empty one of the same domain with room for so many things; `None` where the heap has no
+    /// memory for it.
+    pub fn with_room(&self, room: u32) -> Option<Self> {
+        let mut things = Vec::new();
+        things.try_reserve_exact(room as usize).ok()?;
+        things.resize_with(room as usize, || None);
+        Some(FlushQueue {
+            things: things.into_boxed_slice(),
+            ..Self::roomless(self.key)
+        })
+    }
+    /// One that is full, always, of the same domain.
+    pub fn without_room(&self) -> Self {
+        Self::roomless(self.key)
+    }
+    /// For how many things it was made.
+    pub fn room(&self) -> u32 {
+        self.things.len() as u32
+    }
+    /// Takes all things of `smaller`, in their order. There is none here, and room for them.
+    pub fn take_over(&mut self, smaller: &mut Self) {
+        debug_assert!(self.key == smaller.key && self.len() == 0);
+        let (older, newer) = smaller.places();
+        let things = older.chain(newer);
+        for (to, from) in self.things.iter_mut().zip(things) {
+            *to = smaller.things[from].take();
+            self.end += 1;
+        }
+        (smaller.first, smaller.end) = (0, 0);
+    }
+    /// The memory of all places, for a platform that [is told](Platform::frees) what is freed.
+    pub fn memory(&self) -> &[impl Sized] {
+        &self.things
     }
     pub fn len(&self) -> usize {
         let (older, newer) = self.places();
@@ -217,7 +246,7 @@ impl<T> FlushQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{collections::VecDeque, vec::Vec};
+    use alloc::collections::VecDeque;
 
     const KEY: DomainKey = DomainKey::new(1);
 
@@ -236,7 +265,7 @@ mod tests {
 
     #[test]
     fn things_leave_by_a_flush_that_began_after_them_and_in_order() {
-        let mut flush_queue = FlushQueue::new(KEY, 3);
+        let mut flush_queue = FlushQueue::roomless(KEY).with_room(3).expect("memory");
         for seq in [4, 5, 5] {
             assert!(put(&mut flush_queue, retired(seq)), "room");
         }
@@ -274,7 +303,7 @@ mod tests {
         };
         let mut went_round = 0;
         for room in 1..6 {
-            let mut flush_queue = FlushQueue::new(KEY, room);
+            let mut flush_queue = FlushQueue::roomless(KEY).with_room(room).expect("memory");
             let mut queue = VecDeque::new();
             for seq in 0..2_000 {
                 match below(8) {
@@ -320,7 +349,7 @@ mod tests {
     #[test]
     fn other_domains_and_smaller_flushes_prove_nothing() {
         let other = DomainKey::new(2);
-        let mut flush_queue = FlushQueue::new(KEY, 3);
+        let mut flush_queue = FlushQueue::roomless(KEY).with_room(3).expect("memory");
         let foreign = Retired::new(1, other, Seq(1), Scope::DOMAIN);
         assert!(!put(&mut flush_queue, foreign));
         assert!(put(&mut flush_queue, retired(1)), "room");

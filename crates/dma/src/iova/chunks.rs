@@ -33,10 +33,15 @@
 //! before what the next holder of the allocation does. A book is published by `Release`; who looks
 //! for it has a piece, and thereby comes after that.
 //!
-//! Locking: none. Places are fixed when the domain is made. Where none is left, no chunk is made.
+//! **Memory.** How many places there are is fixed when the domain is made; where none is left, no
+//! chunk is made. Their words lie in frames of the platform's, a frame for 128 places, from when
+//! the first book is opened there until the domain ends. So a domain without chunks has none of
+//! them.
+//!
+//! Locking: none.
 
 use super::*;
-use crate::platform::{Atomic64, CachePadded, Ordering};
+use crate::platform::{Atomic64, FrameRef, FreshFrame, Ordering};
 use alloc::{boxed::Box, format, string::String};
 use core::ops::Deref;
 
@@ -49,32 +54,28 @@ const PLACES_MAX: usize = 1 << 20;
 
 /// Books of a line, and the pages that share one.
 const LINE_LG2: u32 = 3;
-const LINE: usize = 1 << LINE_LG2;
 const SPAN_LG2: u32 = 9;
 
-/// See the module's theory. Each array is read and written by others at other times.
+/// Places of a frame, as log2.
+const GROUP_LG2: u32 = 7;
+
+/// See the module's theory.
 struct Books<P: Platform> {
     places: usize,
-    /// First page and size class of a chunk, or 0 where there is none: see [`key`].
-    keys: Words<P::A64>,
-    /// Pages that were handed out.
-    given: Words<P::A64>,
-    /// Pages that have not come home.
-    owed: Words<P::A64>,
+    /// Of each group of places the page of their frame, plus 1, or 0 where it has none.
+    frames: Box<[P::A64]>,
 }
 
-/// Words of which those of [`LINE`] places share a line.
-struct Words<A>(Box<[CachePadded<[A; LINE]>]>);
-
-impl<A: Atomic64> Words<A> {
-    fn new(places: usize) -> Self {
-        let line = |_| CachePadded(core::array::from_fn(|_| A::new(0)));
-        Words((0..places.div_ceil(LINE)).map(line).collect())
-    }
-    #[inline]
-    fn at(&self, place: usize) -> &A {
-        &self.0[place / LINE].0[place % LINE]
-    }
+/// The words of a place. Each kind is read and written by others at other times, so those of eight
+/// places that follow each other share a line, and no two kinds do.
+#[derive(Clone, Copy)]
+enum Word {
+    /// First page and size class of a chunk, or 0 where there is none: see [`key`].
+    Key,
+    /// Pages that were handed out.
+    Given,
+    /// Pages that have not come home.
+    Owed,
 }
 
 /// The place of a chunk's book.
@@ -114,12 +115,48 @@ impl<P: Platform> Books<P> {
             0 => 0,
             books => books.min(PLACES_MAX).next_power_of_two(),
         };
+        let groups = places.div_ceil(1 << GROUP_LG2);
         Books {
             places,
-            keys: Words::new(places),
-            given: Words::new(places),
-            owed: Words::new(places),
+            frames: (0..groups).map(|_| P::A64::new(0)).collect(),
         }
+    }
+
+    /// A word of a place, if the frame is there that has it.
+    #[inline]
+    fn word<'p>(&self, p: &'p P, word: Word, place: usize) -> Option<&'p P::A64> {
+        let frame = self.frames[place >> GROUP_LG2].load(Ordering::Acquire);
+        let frame = FrameRef::of_entry(PhysPage(frame.checked_sub(1)?));
+        let within = place & ((1 << GROUP_LG2) - 1);
+        p.entries(frame).get((word as usize) << GROUP_LG2 | within)
+    }
+
+    /// Before a word of the place is needed; whether it is there then.
+    fn make_words(&self, p: &P, place: usize) -> bool {
+        let word = &self.frames[place >> GROUP_LG2];
+        if word.load(Ordering::Acquire) != 0 {
+            return true;
+        }
+        let Some(frame) = p.frame_alloc() else {
+            return false;
+        };
+        let page = frame.page().0 + 1;
+        if word
+            .compare_exchange(0, page, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            p.frame_free(frame); // another CPU was faster
+        }
+        true
+    }
+
+    /// The frames of all words, when no book is used any more.
+    fn take_frames(&self) -> impl Iterator<Item = FreshFrame> {
+        let words = self.frames.iter();
+        words.filter_map(|word| {
+            let page = word.swap(0, Ordering::AcqRel).checked_sub(1)?;
+            Some(FreshFrame::kept(PhysPage(page)))
+        })
     }
 
     /// Places from the home of `page` on.
@@ -134,56 +171,78 @@ impl<P: Platform> Books<P> {
 
     /// The book of the chunk that has `page`.
     #[inline]
-    fn find(&self, page: IovaPage) -> Option<(usize, IovaRange)> {
-        let chunk = |place: usize| range_of(self.keys.at(place).load(Ordering::Acquire));
+    fn find(&self, p: &P, page: IovaPage) -> Option<(usize, IovaRange)> {
+        let chunk = |place: usize| {
+            let key = self.word(p, Word::Key, place)?;
+            Some((place, range_of(key.load(Ordering::Acquire))))
+        };
         let has = |chunk: &IovaRange| chunk.first <= page && page < chunk.end();
         self.places_from(page)
-            .map(|place| (place, chunk(place)))
+            .filter_map(chunk)
             .find(|(_, chunk)| has(chunk) && chunk.first.0 > 0)
     }
 
-    fn open(&self, range: IovaRange) -> Option<Book> {
-        let place = self.places_from(range.first).find(|place| {
-            let word = self.keys.at(*place);
-            word.load(Ordering::Relaxed) == 0
+    fn open(&self, p: &P, range: IovaRange) -> Result<Book, NoBook> {
+        for place in self.places_from(range.first) {
+            if !self.make_words(p, place) {
+                return Err(NoBook::NoFrame);
+            }
+            let [word, given, owed] =
+                [Word::Key, Word::Given, Word::Owed].map(|word| self.word(p, word, place));
+            let (Some(word), Some(given), Some(owed)) = (word, given, owed) else {
+                debug_assert!(false, "a frame has fewer words than a table has entries");
+                return Err(NoBook::NoFrame);
+            };
+            let is_free = word.load(Ordering::Relaxed) == 0;
+            if is_free
                 && word
                     .compare_exchange(0, key(range), Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
-        })?;
-        // before any piece of it exists
-        self.given.at(place).store(0, Ordering::Relaxed);
-        self.owed.at(place).store(range.pages.0, Ordering::Release);
-        Some(Book(place))
+            {
+                // before any piece of it exists
+                given.store(0, Ordering::Relaxed);
+                owed.store(range.pages.0, Ordering::Release);
+                return Ok(Book(place));
+            }
+        }
+        Err(NoBook::NoPlace)
     }
 
     /// Takes `pages` off what is owed; the chunk comes back if that was the last of it.
     #[inline]
-    fn count_off(&self, place: usize, pages: PageCount) -> Option<IovaRange> {
+    fn count_off(&self, p: &P, place: usize, pages: PageCount) -> Option<IovaRange> {
         let before = self
-            .owed
-            .at(place)
+            .word(p, Word::Owed, place)?
             .fetch_add(pages.0.wrapping_neg(), Ordering::AcqRel);
         debug_assert!(before >= pages.0, "{pages} pages of {before}");
         if before != pages.0 {
             return None;
         }
-        let chunk = range_of(self.keys.at(place).load(Ordering::Relaxed));
-        self.keys.at(place).store(0, Ordering::Release);
+        let key = self.word(p, Word::Key, place)?;
+        let chunk = range_of(key.load(Ordering::Relaxed));
+        key.store(0, Ordering::Release);
         Some(chunk)
     }
 
     /// Each chunk, with what was handed out and what is owed of it.
-    fn each(&self) -> impl Iterator<Item = (IovaRange, u64, u64)> {
-        let places = 0..self.places;
-        let load = |word: &P::A64| word.load(Ordering::Relaxed);
-        places
-            .map(move |place| {
-                let key = load(self.keys.at(place));
-                (key, load(self.given.at(place)), load(self.owed.at(place)))
+    fn each(&self, p: &P) -> impl Iterator<Item = (IovaRange, u64, u64)> {
+        let load = move |word, place| Some(self.word(p, word, place)?.load(Ordering::Relaxed));
+        (0..self.places)
+            .filter_map(move |place| {
+                let key = load(Word::Key, place).filter(|key| *key != 0)?;
+                Some((key, load(Word::Given, place)?, load(Word::Owed, place)?))
             })
-            .filter(|(key, ..)| *key != 0)
             .map(|(key, given, owed)| (range_of(key), given, owed))
     }
+}
+
+/// Why no book was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoBook {
+    /// There are as many as there can be.
+    NoPlace,
+    /// The platform has no frame for the words of more.
+    NoFrame,
 }
 
 impl<P: Platform> Chunked<P> {
@@ -194,18 +253,21 @@ impl<P: Platform> Chunked<P> {
         }
     }
 
-    /// Opens the book of a chunk. It comes back where there is no place for one.
-    pub fn open(&self, chunk: IovaAlloc) -> Result<Book, IovaAlloc> {
-        self.books.open(chunk.range()).ok_or(chunk)
+    /// Opens the book of a chunk.
+    ///
+    /// # Errors
+    /// Why there is none, with the chunk.
+    pub fn open(&self, p: &P, chunk: IovaAlloc) -> Result<Book, (IovaAlloc, NoBook)> {
+        let opened = self.books.open(p, chunk.range());
+        opened.map_err(|why| (chunk, why))
     }
 
     /// Notes that so many pages were handed out in all.
     #[inline]
-    pub fn give(&self, book: Book, pages: PageCount) {
-        self.books
-            .given
-            .at(book.0)
-            .store(pages.0, Ordering::Relaxed);
+    pub fn give(&self, p: &P, book: Book, pages: PageCount) {
+        if let Some(given) = self.books.word(p, Word::Given, book.0) {
+            given.store(pages.0, Ordering::Relaxed);
+        }
     }
 
     /// Counts off the last `never` pages of a chunk of `pages`, which were not handed out and never
@@ -214,8 +276,8 @@ impl<P: Platform> Chunked<P> {
         if never.0 == 0 {
             return; // the book may be another's already
         }
-        self.give(book, pages);
-        let over = self.books.count_off(book.0, never);
+        self.give(p, book, pages);
+        let over = self.books.count_off(p, book.0, never);
         self.free_chunk(p, origin, over);
     }
 
@@ -295,7 +357,7 @@ impl<P: Platform> Chunked<P> {
             run.pages.0 += range.pages.0;
             return;
         }
-        let Some((place, chunk)) = self.books.find(range.first) else {
+        let Some((place, chunk)) = self.books.find(p, range.first) else {
             debug_assert!(false, "{range} is of no chunk");
             return; // lost, which is safe
         };
@@ -312,7 +374,7 @@ impl<P: Platform> Chunked<P> {
 
     #[cold]
     fn count_run(&self, p: &P, run: Run) {
-        let over = self.books.count_off(run.place, run.pages);
+        let over = self.books.count_off(p, run.place, run.pages);
         self.free_chunk(p, run.origin, over);
     }
 
@@ -325,26 +387,40 @@ impl<P: Platform> Chunked<P> {
     }
 
     /// Whether `page` is of a chunk.
-    pub fn has_chunk_at(&self, page: IovaPage) -> bool {
-        self.books.find(page).is_some()
+    pub fn has_chunk_at(&self, p: &P, page: IovaPage) -> bool {
+        self.books.find(p, page).is_some()
     }
     /// The allocations of all chunks that there are.
-    pub fn chunks(&self) -> impl Iterator<Item = IovaRange> {
-        self.books.each().map(|(chunk, ..)| chunk)
+    pub fn chunks(&self, p: &P) -> impl Iterator<Item = IovaRange> {
+        self.books.each(p).map(|(chunk, ..)| chunk)
     }
     /// Pages of chunks that no piece has: not handed out, or come home. Exact only while nothing
     /// else is active.
-    pub fn idle(&self) -> PageCount {
+    pub fn idle(&self, p: &P) -> PageCount {
         let idle = |(chunk, given, owed): (IovaRange, u64, u64)| {
             (2 * chunk.pages.0).saturating_sub(given + owed)
         };
-        PageCount(self.books.each().map(idle).sum())
+        PageCount(self.books.each(p).map(idle).sum())
+    }
+
+    /// Frames that the books have.
+    pub fn chunk_frames(&self) -> u64 {
+        let words = self.books.frames.iter();
+        words
+            .filter(|word| word.load(Ordering::Relaxed) != 0)
+            .count() as u64
+    }
+    /// Gives back the frames of the books, when all that was mapped by them has ended.
+    pub fn forget_chunks(&self, p: &P) {
+        self.books
+            .take_frames()
+            .for_each(|frame| p.frame_free(frame));
     }
 
     /// As [`IovaAllocator::audit`], of the books too.
     pub fn audit(&self, p: &P) -> Result<(), String> {
         self.design.audit(p)?;
-        for (chunk, given, owed) in self.books.each() {
+        for (chunk, given, owed) in self.books.each(p) {
             let pages = chunk.pages.0;
             if given > pages || owed > pages || pages - owed > given {
                 return Err(format!(

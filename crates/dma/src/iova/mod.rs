@@ -60,7 +60,7 @@ use core::{fmt, num::NonZeroU64};
 pub use alone::{Alone, Number};
 pub use backing::{Backing, BackingConfig};
 pub use chunks::MOST_PAGES;
-pub(crate) use chunks::{Book, Chunked};
+pub(crate) use chunks::{Book, Chunked, NoBook};
 pub use eiovar::{Eiovar, EiovarConfig};
 pub use error::{AllocError, AllocErrorCause};
 pub use freebsd::Freebsd;

@@ -48,7 +48,7 @@
 //! | map, warm | never | |
 //! | map, bounced: a slot or a chunk gets memory | yes | fails, unless a later step of the fallback serves |
 //! | map, bounced for one use, or its edges, or each segment | yes | fails |
-//! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | frees past the magazines; `solaris` flushes |
+//! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; policies with queues, while more waits there than ever before | frees past the magazines; flushes |
 //! | unmap, bounced | at first, for magazines | takes the slot's memory away |
 //! | `reserve`, `alloc_consistent`, `alloc_coherent` | yes | fails |
 //! | `into_raw` of a client, while more is given up than ever before | yes | fails |

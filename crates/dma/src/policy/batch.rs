@@ -13,7 +13,9 @@
 //! A queue that is *closed* ([`super::switch`]) takes nothing: in its place is one without room,
 //! and what it held is set aside, whence it leaves in the second way.
 //!
-//! Memory: queue and spare have room for two batches each, and 32 bytes a thing.
+//! Memory: none until something is queued. Where a queue is full it gets room for four times as
+//! many things, up to two batches, and its spare as much; 32 bytes a thing. An idle queue gives all
+//! of it back ([`BatchQueue::shrink`]).
 //!
 //! Locking: one lock a queue, taken alone, never held while waiting, freeing or allocating.
 
@@ -84,6 +86,16 @@ pub(crate) enum Queued {
     BatchFull,
 }
 
+/// What a full queue got.
+pub(super) enum Growth {
+    /// Room; or others have made some, or have closed it.
+    Grown,
+    /// Nothing: it has what it may have, or some and the heap has no more.
+    Largest,
+    /// Nothing, and it has none: the heap has no memory.
+    NoMemory,
+}
+
 /// Why nothing was queued; nothing has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotQueued {
@@ -96,7 +108,7 @@ pub(super) struct BatchQueue<P: Platform>(P::Lock<Inner>);
 
 struct Inner {
     queue: FlushQueue<CpuResource>,
-    /// What the queue is exchanged for, unless it is in use.
+    /// What the queue is exchanged for, unless it is in use. It has as much room.
     spare: Option<FlushQueue<CpuResource>>,
     /// While it is closed: the queue, for which one without room stands in.
     aside: Option<FlushQueue<CpuResource>>,
@@ -108,16 +120,18 @@ struct Inner {
     in_transit: usize,
 }
 
+/// For how many things a queue first has room.
+const FIRST_ROOM: u32 = 16;
+
 /// Things completed under the lock at a time, to be freed without it.
 const DRAIN_CHUNK: usize = 16;
 
 impl<P: Platform> BatchQueue<P> {
-    /// An empty one of the domain with `key`, with room for two batches.
+    /// An empty one of the domain with `key`.
     pub fn new(key: DomainKey, batch: u32) -> Self {
-        let room = batch.saturating_mul(2);
         BatchQueue(Lock::new(Inner {
-            queue: FlushQueue::new(key, room),
-            spare: Some(FlushQueue::new(key, room)),
+            queue: FlushQueue::roomless(key),
+            spare: None,
             aside: None,
             batch,
             to_come: batch,
@@ -146,11 +160,51 @@ impl<P: Platform> BatchQueue<P> {
         })
     }
 
+    /// Makes room where there is none, if it may have more; allocated, and what it had freed,
+    /// without the lock.
+    pub fn grow(&self) -> Growth {
+        let (had, wanted, roomless) = match self.0.with(|q| q.wants()) {
+            Ok(wants) => wants,
+            Err(growth) => return growth,
+        };
+        let both = [(); 2].map(|()| roomless.with_room(wanted));
+        let [Some(mut larger), spare @ Some(_)] = both else {
+            return match had {
+                0 => Growth::NoMemory,
+                _ => Growth::Largest,
+            };
+        };
+        let unused = self.0.with(|q| {
+            if q.aside.is_some() || q.queue.room() >= wanted {
+                return [Some(larger), spare]; // others were faster
+            }
+            larger.take_over(&mut q.queue);
+            larger.each_element(|element| P::touches(|| Some(element)));
+            let queue = core::mem::replace(&mut q.queue, larger);
+            [Some(queue), core::mem::replace(&mut q.spare, spare)]
+        });
+        free_memory::<P>(unused);
+        Growth::Grown
+    }
+
+    /// Gives the memory of an empty queue back, unless something of it is still in transit.
+    pub fn shrink(&self) {
+        let unused = self.0.with(|q| {
+            let idle = q.aside.is_none() && q.queue.len() == 0 && q.in_transit == 0;
+            idle.then(|| {
+                let roomless = q.queue.without_room();
+                let queue = core::mem::replace(&mut q.queue, roomless);
+                [Some(queue), q.spare.take()]
+            })
+        });
+        unused.into_iter().for_each(free_memory::<P>);
+    }
+
     /// Takes no more from now on: it looks full.
     pub fn close(&self) {
         self.0.with(|q| {
             if q.aside.is_none() {
-                let roomless = q.queue.roomless();
+                let roomless = q.queue.without_room();
                 q.aside = Some(core::mem::replace(&mut q.queue, roomless));
             }
         });
@@ -182,10 +236,19 @@ impl<P: Platform> BatchQueue<P> {
         for mut completed in queue.completed(by) {
             free_completed(engine, || completed.next());
         }
-        self.0.with(|q| {
+        let unused = self.0.with(|q| {
             q.in_transit -= things;
-            q.spare = Some(queue);
+            // while it was away the queue may have grown, and got a spare one then
+            let is_as_large = q.spare.is_none() && q.held().room() == queue.room();
+            match is_as_large {
+                true => {
+                    q.spare = Some(queue);
+                    None
+                }
+                false => Some(queue),
+            }
         });
+        free_memory::<P>([unused]);
         things
     }
 
@@ -214,6 +277,12 @@ impl<P: Platform> BatchQueue<P> {
             taken += last;
         }
     }
+}
+
+/// Frees the memory of queues in which there is nothing.
+fn free_memory<P: Platform>(queues: impl IntoIterator<Item = Option<FlushQueue<CpuResource>>>) {
+    let queues = queues.into_iter().flatten();
+    queues.for_each(|queue| P::frees(queue.memory()));
 }
 
 /// Takes the first thing of `queue`, if `by` completes it.
@@ -262,6 +331,19 @@ impl Inner {
         }
         self.to_come = self.batch;
         Ok(Queued::BatchFull)
+    }
+
+    /// For how many things there is room and should be, with a queue to make others from.
+    fn wants(&self) -> Result<(u32, u32, FlushQueue<CpuResource>), Growth> {
+        if self.aside.is_some() {
+            return Err(Growth::Grown); // closed meanwhile: nothing to be done here
+        }
+        let (room, most) = (self.queue.room(), self.batch.saturating_mul(2));
+        let wanted = room.saturating_mul(4).max(FIRST_ROOM).min(most);
+        match room < wanted {
+            true => Ok((room, wanted, self.queue.without_room())),
+            false => Err(Growth::Largest),
+        }
     }
 
     /// The whole queue, if `by` completes it, there is a spare one, and it is no more than `most`.

@@ -9,8 +9,9 @@
 //! Things stand in a queue oldest first. The `batch`-th thing since the last start makes its CPU
 //! start one domain-wide invalidation, wait for it, and drain that queue as far as the completion
 //! completes it. Things leave from the front, so a queue drains in order and nothing is allocated:
-//! a queue has room for two batches, and a CPU that finds it full (other CPUs' unmaps, or unmaps
-//! nested in interrupts, while one waits) flushes for itself.
+//! a queue has room for two batches once it was used so far, and a CPU that finds it full (other
+//! CPUs' unmaps, or unmaps nested in interrupts, while one waits) flushes for itself, as does one
+//! for whose queue the heap has no memory.
 //!
 //! [`Deferred::tick`] flushes once for all queues when `window` has passed, then drains at most
 //! [`DeferredConfig::tick_budget`] things, and goes on in the next tick: a flush timer that freed
@@ -24,14 +25,14 @@
 //! no room must flush before it returns.
 
 use super::{
-    batch::{BatchQueue, CpuResource, NotQueued, Queued},
+    batch::{BatchQueue, CpuResource, Growth, NotQueued, Queued},
     gate::Gate,
     queue::{self, Drained},
     switch::Switch,
     *,
 };
 
-/// The largest batch: queues are allocated whole, for two batches each.
+/// The largest batch: queues have room for two batches each.
 pub const MAX_BATCH: u32 = 1 << 16;
 
 /// What one tick did.
@@ -154,11 +155,15 @@ impl<P: Platform> Deferred<P> {
                 // closed before its lock was taken, so the switch says so; if it has been opened
                 // since, to flush for itself is not needed, and no harm
                 Err(NotQueued::Full) if self.switch.is_closed() => break (origin, None),
-                Err(NotQueued::Full) => {
-                    if let Err(failed) = self.flush_batch(engine, origin) {
-                        break (origin, Some(failed));
+                Err(NotQueued::Full) => match self.queue_of(origin).grow() {
+                    Growth::Grown => {}
+                    Growth::NoMemory => break (origin, None),
+                    Growth::Largest => {
+                        if let Err(failed) = self.flush_batch(engine, origin) {
+                            break (origin, Some(failed));
+                        }
                     }
-                }
+                },
             }
         };
         match what {
@@ -167,9 +172,9 @@ impl<P: Platform> Deferred<P> {
         }
     }
 
-    /// Where a closed queue had no place for `what`, it is flushed at once; where an invalidation
-    /// `failed` that was to make room, it is as lost as what stood in the queue, since it is
-    /// stamped after it.
+    /// Where a queue that is closed, or has no memory, had no place for `what`, it is flushed at
+    /// once; where an invalidation `failed` that was to make room, it is as lost as what stood in
+    /// the queue, since it is stamped after it.
     #[cold]
     #[inline(never)]
     fn without_place<I: Invalidate>(
@@ -206,7 +211,7 @@ impl<P: Platform> Deferred<P> {
         flushed.map(drop)
     }
 
-    /// Flushes the domain for `retired`, for which a closed queue had no place, and frees it. With
+    /// Flushes the domain for `retired`, for which a queue had no place, and frees it. With
     /// it goes what was queued before: a switch that is held up lengthens no window.
     #[cold]
     fn flush_with<I: Invalidate>(
@@ -232,6 +237,11 @@ impl<P: Platform> Deferred<P> {
 
     pub fn drain_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>) -> Result<(), Failed> {
         queue::drain_all(&self.queues, engine)
+    }
+
+    /// Gives the memory of empty queues back.
+    pub fn shrink(&self) {
+        self.queues.iter().for_each(|queue| queue.0.shrink());
     }
 
     /// Bounded work of the host's timer. `now` may come from any monotonic clock.

@@ -194,6 +194,16 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
         }
     }
 
+    /// Gives memory back in which nothing is kept.
+    pub fn shrink(&self) {
+        match self {
+            Policy::Strict | Policy::FreeBsd => {}
+            Policy::Deferred(queues) => queues.shrink(),
+            Policy::MacOs(outstanding) => outstanding.shrink(),
+            Policy::Solaris(cache) => cache.shrink(),
+        }
+    }
+
     /// Pages and frames that are retired and not flushed yet; exact only while
     /// nothing else is active.
     pub fn retired(&self) -> Held {

@@ -28,10 +28,13 @@
 
 use super::{
     gate::{Gate, Waited},
-    queue::{self, Item, Pushed, Queues, RetiredQueue},
+    queue::{self, Item, Queues, RetiredQueue},
     *,
 };
 use alloc::vec;
+
+/// For how many things there is always room: one that finds no more waits for the first of them.
+const FIRST_ROOM: usize = 8;
 
 /// Things that are looked at under one acquisition of the lock.
 const LOOKED_AT: usize = 8;
@@ -47,12 +50,17 @@ pub(crate) struct Outstanding<P: Platform, K: Copy + Send> {
 impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
     pub fn new(config: MacOsConfig) -> Self {
         let depth = config.limited().depth;
-        let queue = RetiredQueue::new(depth as usize);
+        let queue = RetiredQueue::new(FIRST_ROOM, depth as usize);
         Outstanding {
             queues: vec![CachePadded(queue)].into_boxed_slice(),
             collecting: Gate::new(),
             depth,
         }
+    }
+
+    /// Gives memory back in which nothing is kept.
+    pub fn shrink(&self) {
+        self.queue().shrink(FIRST_ROOM.min(self.depth as usize));
     }
 
     fn queue(&self) -> &RetiredQueue<P, Started<K>> {
@@ -81,7 +89,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
                 retired,
                 beside: started,
             };
-            while let Pushed::NoRoom(back) = self.queue().push(item, u32::MAX) {
+            while let Err(back) = self.queue().push(item) {
                 item = back;
                 result = result.and(self.make_room(engine, origin));
             }

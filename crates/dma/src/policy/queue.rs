@@ -12,6 +12,8 @@
 //! Each thing remembers the CPU that unmapped it, its *origin*, so any CPU that drains sends it
 //! there.
 //!
+//! Memory: room doubles where a queue is full, up to the most that it may have.
+//!
 //! Locking: one lock a queue, taken alone, never held while waiting, completing or allocating.
 
 use super::*;
@@ -32,16 +34,9 @@ pub(super) struct Item<K> {
 
 struct Inner<K> {
     items: VecDeque<Item<K>>,
-    since_start: u32,
-    room: usize,
+    most: usize,
     /// Taken out, and not freed yet.
     in_transit: usize,
-}
-
-pub(super) enum Pushed<K> {
-    Queued,
-    BatchFull,
-    NoRoom(Item<K>),
 }
 
 /// Things taken out under the lock at a time, to be freed without it.
@@ -69,68 +64,78 @@ impl<K> Inner<K> {
             *place = self.items.pop_front();
             self.in_transit += 1;
         }
-        // what a tick or another CPU's flush freed needs no start any more
-        self.since_start = self.since_start.min(self.items.len() as u32);
         chunk
     }
 }
 
 impl<P: Platform, K: Send> RetiredQueue<P, K> {
-    /// An empty one, with room for so many.
-    pub fn new(room: usize) -> Self {
+    /// An empty one for at most so many, with room for the first of them.
+    pub fn new(first: usize, most: usize) -> Self {
         RetiredQueue(Lock::new(Inner {
-            items: VecDeque::with_capacity(room),
-            since_start: 0,
-            room,
+            items: VecDeque::with_capacity(first.min(most)),
+            most,
             in_transit: 0,
         }))
     }
 
-    /// Puts `item` at the end, and counts to `batch`. Nothing is allocated.
-    #[inline]
-    pub fn push(&self, item: Item<K>, batch: u32) -> Pushed<K> {
-        self.0.with(|q| {
-            if q.items.len() == q.room {
-                return Pushed::NoRoom(item);
-            }
-            q.items.push_back(item);
-            q.since_start += 1;
-            if q.since_start < batch {
-                return Pushed::Queued;
-            }
-            q.since_start = 0;
-            Pushed::BatchFull
-        })
-    }
-
-    /// Puts `item` at the end, with more room if that is what it takes: room for twice as many,
-    /// allocated without the lock.
+    /// Puts `item` at the end, with more room if that is what it takes.
     ///
     /// # Errors
-    /// It comes back: the heap has no memory for so many.
-    pub fn push_growing(&self, mut item: Item<K>) -> Result<(), Item<K>> {
+    /// It comes back: there are the most that there may be, or the heap has no memory for more.
+    #[inline]
+    pub fn push(&self, item: Item<K>) -> Result<(), Item<K>> {
+        let pushed = self
+            .0
+            .with(|q| match q.items.len() < q.most.min(q.items.capacity()) {
+                true => {
+                    q.items.push_back(item);
+                    Ok(())
+                }
+                false => Err(item),
+            });
+        pushed.or_else(|item| self.push_growing(item))
+    }
+
+    /// The memory is allocated without the lock.
+    #[cold]
+    #[inline(never)]
+    fn push_growing(&self, mut item: Item<K>) -> Result<(), Item<K>> {
         let mut larger = VecDeque::new();
         loop {
             let pushed = self.0.with(|q| {
-                if q.items.len() == q.room {
-                    if larger.capacity() <= q.room {
-                        return Err((item, q.room));
+                let full = q.items.capacity().min(q.most);
+                if q.items.len() == full {
+                    if larger.capacity() <= full {
+                        return Err((item, full, q.most));
                     }
                     larger.append(&mut q.items);
                     core::mem::swap(&mut larger, &mut q.items);
-                    q.room = q.items.capacity();
                 }
                 q.items.push_back(item);
                 Ok(())
             });
-            let Err((back, full)) = pushed else {
+            let Err((back, full, most)) = pushed else {
                 return Ok(());
             };
             item = back;
-            if larger.try_reserve(2 * full + DRAIN_CHUNK).is_err() {
+            let wanted = (2 * full + DRAIN_CHUNK).min(most);
+            if wanted == full || larger.try_reserve_exact(wanted).is_err() {
                 return Err(item);
             }
         }
+    }
+
+    /// Gives memory back that is not needed for what is there, to be freed without the lock.
+    pub fn shrink(&self, first: usize) {
+        let mut smaller = VecDeque::new();
+        if smaller.try_reserve_exact(first).is_err() {
+            return;
+        }
+        self.0.with(|q| {
+            if q.items.is_empty() && q.items.capacity() > first {
+                core::mem::swap(&mut smaller, &mut q.items);
+            }
+        });
     }
 
     /// Takes the newest thing that `which` names out of the last `look`. It is not in transit: it

@@ -46,7 +46,7 @@ pub(crate) struct RetiredCache<P: Platform> {
 
 impl<P: Platform> RetiredCache<P> {
     pub fn new() -> Self {
-        let class = |_| CachePadded(RetiredQueue::new(0));
+        let class = |_| CachePadded(RetiredQueue::new(0, usize::MAX));
         RetiredCache {
             classes: (0..CLASSES).map(class).collect(),
         }
@@ -80,12 +80,17 @@ impl<P: Platform> RetiredCache<P> {
             return Err(retired);
         };
         let origin = engine.p.pinned(|cpu| cpu.index());
-        let kept = class.push_growing(Item {
+        let item = Item {
             origin,
             retired,
             beside: (),
-        });
-        kept.map_err(|item| item.retired)
+        };
+        class.push(item).map_err(|item| item.retired)
+    }
+
+    /// Gives memory back in which nothing is kept.
+    pub fn shrink(&self) {
+        self.classes.iter().for_each(|class| class.0.shrink(0));
     }
 
     /// An allocation that is kept, flushed; `None` where none serves.

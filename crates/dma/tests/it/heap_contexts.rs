@@ -272,7 +272,7 @@ fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 9] {
 /// Whether `call` may call the heap.
 fn may_call(allocator: &str, policy: &str, call: Call) -> bool {
     let keeps = ["magazine", "identity", "kmalloc"].contains(&allocator);
-    let grows = policy == "solaris";
+    let grows = !["strict", "freebsd"].contains(&policy);
     match call {
         Call::Attach | Call::Map => true,
         Call::Unmap | Call::Flush | Call::Shrink => keeps || grows,

@@ -12,6 +12,7 @@ mod doors;
 mod heap_contexts;
 mod heap_failure;
 mod identity;
+mod idle;
 mod kmalloc;
 mod loom;
 mod options;

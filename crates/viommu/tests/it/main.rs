@@ -2,6 +2,7 @@
 //! The integration tests of this crate, in one program: each is a module.
 
 #[cfg(not(ioatlas_killers))]
+mod attacks;
 mod bounce;
 mod coherent;
 mod completions;

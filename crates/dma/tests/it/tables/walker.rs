@@ -152,7 +152,8 @@ pub fn walked<F: Format>(
 pub fn sound<F: Format>(dom: &Dom<F>) -> DomainAudit {
     let audit = dom.audit().unwrap_or_else(|why| panic!("{why} (P3, P10)"));
     let stats = audit.stats;
-    let held = audit.census.frames + stats.retired.frames + stats.quarantined.frames;
+    let held =
+        audit.census.frames + stats.retired.frames + stats.quarantined.frames + stats.chunk_frames;
     let in_use = dom.platform().frames_in_use() as u64;
     assert_eq!(held, in_use, "a frame is lost (P10)");
     audit
