@@ -9,7 +9,7 @@ use core::{
     sync::atomic::{self, AtomicBool, AtomicU64},
 };
 use ioatlas_dma::{
-    platform::{Cpu, FrameRef, FreshFrame, Lock, Ordering, Platform},
+    platform::{Authority, Cpu, FrameRef, FreshFrame, Lock, Ordering, Platform},
     units::{CpuIndex, PhysPage},
 };
 
@@ -78,10 +78,10 @@ unsafe impl Platform for Kernel {
         // SAFETY: it was free, is taken, and has just been zeroed.
         Some(unsafe { FreshFrame::new(PhysPage(free as u64)) })
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         TAKEN[frame.page().0 as usize].store(false, Ordering::Release);
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         &MEMORY[frame.page().0 as usize].0
     }
     fn fence(&self, order: Ordering) {

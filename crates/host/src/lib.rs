@@ -294,11 +294,11 @@ unsafe impl Platform for Host {
         // SAFETY: a frame of the arena that was free, taken and zeroed.
         Some(unsafe { FreshFrame::new(PhysPage(run.first as u64)) })
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         locked(&self.free).give(frame.page().0 as usize, 1);
     }
     #[inline]
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         &self.words.frames()[frame.page().0 as usize]
     }
     #[inline]
@@ -377,7 +377,7 @@ mod tests {
             .unwrap()
             .store(9, Ordering::Relaxed);
         for frame in frames {
-            host.frame_free(frame);
+            host.frame_free(BY, frame);
         }
         assert_eq!(host.frames_in_use(), 0);
         let again: Vec<_> = (0..3)
@@ -385,7 +385,7 @@ mod tests {
             .collect();
         for frame in &again {
             assert!(
-                host.entries(frame.by_ref())
+                host.entries(BY, frame.by_ref())
                     .iter()
                     .all(|w| w.load(Ordering::Relaxed) == 0)
             );
@@ -406,7 +406,7 @@ mod tests {
         let host = on(2).unwrap();
         let frame = host.frame_alloc().unwrap();
         assert_eq!((frame.page(), host.frames_in_use()), (PhysPage(2), 1));
-        host.entries(frame.publish().by_ref())[1].store(0x1234, Ordering::Relaxed);
+        host.entries(BY, frame.publish().by_ref())[1].store(0x1234, Ordering::Relaxed);
         let mut word = [0; 8];
         let at = (2 << GRANULE_LG2) + 8;
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut word, at).unwrap();

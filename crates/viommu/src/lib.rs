@@ -41,7 +41,7 @@
 //! machine.platform().read(by, buffer.addr, &mut received)?;
 //! assert_eq!(&received, b"a packet");
 //! watched.oracle().assert_clean();
-//! # machine.platform().frame_free(frame);
+//! # machine.platform().frame_free(by, frame);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod acpi;
+mod authority;
 pub mod direct;
 pub mod driver;
 pub mod fault;

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use core::{arch::asm, cell::RefCell, hint::spin_loop, ptr::null_mut};
-use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Lock, Platform};
+use ioatlas_dma::platform::{Authority, Cpu, FrameRef, FreshFrame, Lock, Platform};
 use ioatlas_dma::units::{CpuIndex, GRANULE, PhysPage};
 
 /// What follows the image; every machine that boot.sh starts has memory there. A kernel asks its
@@ -85,10 +85,10 @@ unsafe impl Platform for Kernel {
         // SAFETY: it was free, is in the list no more, and has just been zeroed.
         Some(unsafe { FreshFrame::new(page) })
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         FREE.with(|free| free.push(frame.page()));
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         // SAFETY: a frame of ours, mapped where it is; while it is lent it is not freed, and so not
         // zeroed.
         unsafe { &*(frame.page().addr().0 as *const [AtomicU64; WORDS]) }

@@ -66,7 +66,8 @@ impl Buffers {
             Some(first) => all.drain(first..first + pages as usize).collect(),
             None => Vec::new(),
         };
-        all.into_iter().for_each(|frame| platform.frame_free(frame));
+        all.into_iter()
+            .for_each(|frame| platform.frame_free(OWNER, frame));
         if frames.is_empty() {
             return Err(NvmeError::NoMemory(ByteCount(pages * GRANULE)));
         }
@@ -128,7 +129,7 @@ impl Drop for Buffers {
     fn drop(&mut self) {
         if self.whose.get() == Whose::Ours {
             let frames = self.frames.drain(..);
-            frames.for_each(|frame| self.platform.frame_free(frame));
+            frames.for_each(|frame| self.platform.frame_free(OWNER, frame));
         }
     }
 }
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(host.frames_in_use(), 0);
         let hole = host.frame_alloc().unwrap();
         assert!(Buffers::new(host.clone(), 4, ByteCount(16 << 10)).is_err());
-        host.frame_free(hole);
+        host.frame_free(OWNER, hole);
         assert_eq!(host.frames_in_use(), 0);
     }
 }

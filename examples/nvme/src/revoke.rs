@@ -188,7 +188,7 @@ fn write_once<T: Translator<Host>, W: RegisterWindow>(
     transfer.wait()?;
     end()?;
     let changed = pattern::changed(OWNER, &*host, 1, page).map_err(map_error)?;
-    host.frame_free(frame);
+    host.frame_free(OWNER, frame);
     Ok(shows.then(|| Revoked {
         case: match when {
             When::After => "written while mapped",
@@ -221,7 +221,7 @@ fn write_protected<T: Translator<Host>, W: RegisterWindow>(
     edu.begin_write(iova, MOVED)?.wait()?;
     client.unmap(mapping).map_err(NvmeError::from)?;
     let changed = pattern::changed(OWNER, &*host, 2, page).map_err(map_error)?;
-    host.frame_free(frame);
+    host.frame_free(OWNER, frame);
     Ok(Revoked {
         case: "written though read-only",
         policy: policy.name(),
@@ -266,6 +266,6 @@ pub fn late<T: Translator<Host>>(
         let changed = pattern::changed(OWNER, &*host, 3, page).map_err(map_error)?;
         landed += u32::from(changed > 0);
     }
-    host.frame_free(frame);
+    host.frame_free(OWNER, frame);
     Ok(landed)
 }

@@ -72,7 +72,7 @@ pub fn round_trip<T: Translator<Host>>(
     let host = domain.platform();
     let out = host.frame_alloc().ok_or(RoundTripError::NoMemory)?;
     let Some(back) = host.frame_alloc() else {
-        host.frame_free(out);
+        host.frame_free(OWNER, out);
         return Err(RoundTripError::NoMemory);
     };
     let [from, to] = [&out, &back].map(|frame| PhysRange::new(frame.page().addr(), BYTES));
@@ -94,8 +94,8 @@ pub fn round_trip<T: Translator<Host>>(
     pattern::plant(OWNER, &**host, 2, to)?;
     edu.begin_write(stale, BYTES)?.wait()?;
     let stray = pattern::changed(OWNER, &**host, 2, to)? as u64;
-    host.frame_free(out);
-    host.frame_free(back);
+    host.frame_free(OWNER, out);
+    host.frame_free(OWNER, back);
     Ok(RoundTrip {
         bytes: BYTES.0,
         wrong_bytes: wrong,

@@ -48,15 +48,20 @@ fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
     let client = dma.client(ClientConfig::default()).unwrap();
     let (_, window) = software::machine().unwrap();
     let all = || std::iter::from_fn(|| memory.frame_alloc()).collect::<Vec<_>>();
+    // SAFETY: frames go back where they came from.
+    let by = unsafe { Authority::assume() };
     let mut refused = 0;
     loop {
         let mut held = all();
         let spare = held.split_off(held.len().saturating_sub(refused));
         assert_eq!(spare.len(), refused, "P10: frames are missing");
-        spare.into_iter().for_each(|frame| memory.frame_free(frame));
+        spare
+            .into_iter()
+            .for_each(|frame| memory.frame_free(by, frame));
         let (window, id) = (window.clone() as Arc<dyn RegisterWindow>, QueueId(1));
         let pair = QueuePair::new(&client, window, Capabilities(255), id, Depth(3));
-        held.into_iter().for_each(|frame| memory.frame_free(frame));
+        held.into_iter()
+            .for_each(|frame| memory.frame_free(by, frame));
         let Err(error) = pair else {
             pair.unwrap().free().unwrap();
             break;

@@ -66,7 +66,7 @@ impl<P: Platform> FrameTable<P> {
         let (group, from) = self.place(slot);
         let frame = PhysPage(self.at[group].load(Ordering::Relaxed));
         // a slot is a power of two of words, and no larger than a frame's
-        &p.entries(FrameRef::of_entry(frame))[from..from + (1 << self.pages_lg2)]
+        &p.entries(OURS, FrameRef::of_entry(frame))[from..from + (1 << self.pages_lg2)]
     }
 
     /// The page that the first of them names.
@@ -74,7 +74,7 @@ impl<P: Platform> FrameTable<P> {
     pub fn first(&self, p: &P, slot: u32) -> PhysPage {
         let (group, from) = self.place(slot);
         let frame = PhysPage(self.at[group].load(Ordering::Relaxed));
-        PhysPage(p.entries(FrameRef::of_entry(frame))[from].load(Ordering::Relaxed))
+        PhysPage(p.entries(OURS, FrameRef::of_entry(frame))[from].load(Ordering::Relaxed))
     }
 
     /// Notes the frames of a slot for which there is room, which a device reaches from now on.
@@ -115,7 +115,9 @@ impl<P: Platform> FrameTable<P> {
             entry.frame.is_some()
         });
         // another thread was faster
-        fresh.into_iter().for_each(|frame| p.frame_free(frame));
+        fresh
+            .into_iter()
+            .for_each(|frame| p.frame_free(OURS, frame));
         is_there
     }
 
@@ -128,7 +130,9 @@ impl<P: Platform> FrameTable<P> {
             group.slots -= 1;
             (group.slots == 0).then(|| group.frame.take()).flatten()
         });
-        unused.into_iter().for_each(|frame| p.frame_free(frame));
+        unused
+            .into_iter()
+            .for_each(|frame| p.frame_free(OURS, frame));
     }
 
     /// Bytes, of frames in use too.

@@ -91,7 +91,7 @@ impl<P: Platform> Zeroed<P> {
             let mut pages = pages.into_iter().flatten();
             self.kept.fill(cpu, &mut pages);
             // another thread was faster
-            pages.for_each(|page| p.frame_free(fresh(page)));
+            pages.for_each(|page| p.frame_free(OURS, fresh(page)));
         }
     }
 
@@ -100,7 +100,7 @@ impl<P: Platform> Zeroed<P> {
         let mut trimmed = 0;
         self.kept.drain(|pages| {
             for page in pages {
-                p.frame_free(fresh(page));
+                p.frame_free(OURS, fresh(page));
                 trimmed += 1;
             }
         });

@@ -159,7 +159,7 @@ impl<P: CopyMemory> Drop for Memory<P> {
             Some(domain) => domain.take(frames),
             None => frames
                 .into_iter()
-                .for_each(|frame| self.platform.frame_free(frame)),
+                .for_each(|frame| self.platform.frame_free(OURS, frame)),
         }
     }
 }

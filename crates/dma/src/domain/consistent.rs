@@ -104,7 +104,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         match vec_of(wanted.0 as usize) {
             Ok(room) => Ok((run, room)),
             Err(NoMemory) => {
-                run.into_frames().for_each(|frame| p.frame_free(frame));
+                run.into_frames()
+                    .for_each(|frame| p.frame_free(OURS, frame));
                 Err(MapError::NoMemory)
             }
         }
@@ -165,8 +166,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Ends a mapping, and frees `frames` once no translation leads there: at once under `strict`,
     /// with the next flush under a deferred policy, in a quarantine never. For those who map memory
-    /// of the platform, and would have to [flush](Self::flush) before they free it. Nothing else
-    /// has the frames mapped, in this domain or another.
+    /// of the platform, and would have to [flush](Self::flush) before they free it.
     ///
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
@@ -177,7 +177,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// let frame = p.frame_alloc().expect("a frame").publish();
     /// let mapping = domain.map(PhysRange::page(frame.page()), Direction::FromDevice)?;
     /// // ... when the device is done
-    /// domain.unmap_then(mapping, vec![frame])?;
+    /// // SAFETY: the frame is of this platform, and only this mapping led there.
+    /// unsafe { domain.unmap_then(mapping, vec![frame])? };
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -185,7 +186,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`UnmapError::ForeignMemory`], from which [`Consistent::into_parts`] brings both back;
     /// others as from [`unmap`](Self::unmap): after [`UnmapError::Invalidate`] the frames are
     /// quarantined.
-    pub fn unmap_then(&self, mapping: Mapping, frames: Vec<TableFrame>) -> Result<(), UnmapError> {
+    ///
+    /// # Safety
+    /// The frames are of this domain's platform; nothing else has them mapped, in this domain or
+    /// another, and no table or device leads to them but by this mapping.
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn unmap_then(
+        &self,
+        mapping: Mapping,
+        frames: Vec<TableFrame>,
+    ) -> Result<(), UnmapError> {
         self.free_consistent(Consistent { mapping, frames })
     }
 
@@ -224,7 +234,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// If there is no such frame, or the memory is another domain's.
     pub fn words<'m>(&'m self, memory: &'m Consistent, index: usize) -> &'m [P::A64] {
         assert!(memory.mapping.key == self.key, "another domain's memory");
-        self.platform.entries(memory.frames[index].by_ref())
+        self.platform.entries(OURS, memory.frames[index].by_ref())
     }
 
     /// What `frames` gives, or gives behind a flush where it gives nothing and frames of what was

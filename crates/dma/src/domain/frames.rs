@@ -57,5 +57,7 @@ pub(crate) fn zeroed_list<P: Platform>(
 
 /// Frees frames that no device has seen.
 pub(crate) fn free<P: Platform>(p: &P, fresh: Vec<FreshFrame>) {
-    fresh.into_iter().for_each(|frame| p.frame_free(frame));
+    fresh
+        .into_iter()
+        .for_each(|frame| p.frame_free(OURS, frame));
 }

@@ -418,7 +418,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             // an unsettled frame is leaked: the domain-wide flush above covers all, so that would
             // be a bug
             match frame.complete(&completion) {
-                Ok(frame) => p.frame_free(frame.into_fresh()),
+                Ok(frame) => p.frame_free(OURS, frame.into_fresh()),
                 Err((_, why)) => debug_assert!(false, "{why}"),
             }
         }

@@ -41,7 +41,7 @@
 //! Locking: none.
 
 use super::*;
-use crate::platform::{Atomic64, FrameRef, FreshFrame, Ordering};
+use crate::platform::{Atomic64, FrameRef, FreshFrame, OURS, Ordering};
 use alloc::{boxed::Box, format, string::String};
 use core::ops::Deref;
 
@@ -128,7 +128,8 @@ impl<P: Platform> Books<P> {
         let frame = self.frames[place >> GROUP_LG2].load(Ordering::Acquire);
         let frame = FrameRef::of_entry(PhysPage(frame.checked_sub(1)?));
         let within = place & ((1 << GROUP_LG2) - 1);
-        p.entries(frame).get((word as usize) << GROUP_LG2 | within)
+        p.entries(OURS, frame)
+            .get((word as usize) << GROUP_LG2 | within)
     }
 
     /// Before a word of the place is needed; whether it is there then.
@@ -145,7 +146,7 @@ impl<P: Platform> Books<P> {
             .compare_exchange(0, page, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            p.frame_free(frame); // another CPU was faster
+            p.frame_free(OURS, frame); // another CPU was faster
         }
         true
     }
@@ -414,7 +415,7 @@ impl<P: Platform> Chunked<P> {
     pub fn forget_chunks(&self, p: &P) {
         self.books
             .take_frames()
-            .for_each(|frame| p.frame_free(frame));
+            .for_each(|frame| p.frame_free(OURS, frame));
     }
 
     /// As [`IovaAllocator::audit`], of the books too.

@@ -2,8 +2,8 @@
 //! The right to change what devices reach, and what is in memory.
 
 /// The right to change what devices reach: to write translations and to remove them, to attach and
-/// to detach, to give ids back; and to read and write memory by its physical address. It is nothing
-/// at run time.
+/// to detach, to give ids back; to read and write memory by its physical address; and to have the
+/// words of a frame, or to free one, at the platform that it is of. It is nothing at run time.
 ///
 /// A domain has it, and hands it down to its translator, which hands it to its unit, with each
 /// call. So what a domain shows ([`Domain::translator`], [`Domain::unit`]) can be looked at by all,
@@ -74,7 +74,8 @@ impl Authority {
     /// a device is attached to a root that is a live table, under an id that is that table's,
     /// until it is detached; an id is given back after its last flush; a
     /// [`LeafTable`](crate::table::LeafTable) serves as long as its mapping lives; bytes are read
-    /// and written, and words shown, where they are the caller's, or lent to it.
+    /// and written, and words shown, where they are the caller's, or lent to it; a frame is one of
+    /// the platform that it is shown or given back to.
     #[allow(unsafe_code)] // a promise of its caller's
     pub const unsafe fn assume() -> Self {
         Authority(())

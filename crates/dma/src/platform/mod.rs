@@ -209,18 +209,28 @@ pub unsafe trait Platform: Send + Sync + 'static {
 
     /// A zeroed frame, or `None` when there is none.
     fn frame_alloc(&self) -> Option<FreshFrame>;
-    /// Takes back a frame. A published one gets here only by way of `Flushed`.
-    fn frame_free(&self, frame: FreshFrame);
-    /// The words of a frame, at least as many as the table format in use has entries. They are
-    /// there for as long as the frame is lent:
+    /// Takes back a frame, which is one of this platform's. A published one gets here only by way
+    /// of `Flushed`.
+    ///
+    /// ```compile_fail,E0061
+    /// # use ioatlas_dma::platform::*;
+    /// # use ioatlas_host::*;
+    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// let other = Host::new(HostConfig { frames: 1, slots: 1 });
+    /// p.frame_free(other.frame_alloc().unwrap()); // which p may use itself
+    /// ```
+    fn frame_free(&self, by: Authority, frame: FreshFrame);
+    /// The words of a frame of this platform's, at least as many as the table format in use has
+    /// entries. They are there for as long as the frame is lent:
     ///
     /// ```
     /// # use ioatlas_dma::{invalidation::*, platform::*};
     /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
     /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
+    /// # let by = unsafe { Authority::assume() }; // the frame is its own
     /// let frame = p.frame_alloc().unwrap().publish();
-    /// let words = p.entries(frame.by_ref());
+    /// let words = p.entries(by, frame.by_ref());
     /// words[0].store(1, Ordering::Relaxed);
     /// let retired = sequence.retire(p, frame, Scope::DOMAIN);
     /// ```
@@ -232,12 +242,13 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
     /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
+    /// # let by = unsafe { Authority::assume() }; // the frame is its own
     /// let frame = p.frame_alloc().unwrap().publish();
-    /// let words = p.entries(frame.by_ref());
+    /// let words = p.entries(by, frame.by_ref());
     /// let retired = sequence.retire(p, frame, Scope::DOMAIN);
     /// words[0].store(1, Ordering::Relaxed);
     /// ```
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64];
+    fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [Self::A64];
     /// Writes changed entries back to memory, for units that do not snoop caches.
     fn publish(&self, _entries: &[Self::A64]) {}
 

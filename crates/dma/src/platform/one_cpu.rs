@@ -72,10 +72,10 @@ unsafe impl Platform for OneCpu {
         // SAFETY: it was free, is in the list no more, and has just been zeroed.
         Some(unsafe { FreshFrame::new(page) })
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         locked(&self.free).push(frame.page());
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         &self.frames[frame.page().0 as usize]
     }
     fn fence(&self, order: Ordering) {

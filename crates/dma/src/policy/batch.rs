@@ -309,7 +309,7 @@ pub(super) fn free_completed<P: Platform, I: Invalidate>(
         let allocs = || next()?.alloc(&mut frame);
         engine.allocator.free_many(p, allocs);
         match frame {
-            Some(frame) => p.frame_free(frame.into_fresh()),
+            Some(frame) => p.frame_free(OURS, frame.into_fresh()),
             None => return,
         }
     }

@@ -115,7 +115,7 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
             Ok(Split::Iova(alloc)) => Some(alloc.into_inner()),
             Ok(Split::Frame(frame)) => {
                 debug_assert!(false, "a frame is no allocation");
-                self.p.frame_free(frame.into_fresh());
+                self.p.frame_free(OURS, frame.into_fresh());
                 None
             }
             Err((retired, why)) => {
@@ -161,7 +161,7 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     pub fn free(&self, origin: CpuIndex, flushed: Flushed<Resource>) {
         match flushed.split() {
             Split::Iova(alloc) => self.allocator.free(self.p, origin, alloc),
-            Split::Frame(frame) => self.p.frame_free(frame.into_fresh()),
+            Split::Frame(frame) => self.p.frame_free(OURS, frame.into_fresh()),
         }
     }
 }

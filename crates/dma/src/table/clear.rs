@@ -17,6 +17,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     #[inline]
     pub fn clear(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         kind: AllocKind,
@@ -119,7 +120,7 @@ impl<P: Platform, F: Format> Table<P, F> {
 
     /// Hands out every table, the root last. The table is not used afterwards, and
     /// no device reaches it.
-    pub fn dismantle(&mut self, p: &P, mut detached: impl FnMut(TableFrame)) {
+    pub fn dismantle(&mut self, _: Authority, p: &P, mut detached: impl FnMut(TableFrame)) {
         let root = TableFrame::from_entry(self.root.page());
         Self::take_apart(p, root, F::LEVELS, &mut detached);
     }

@@ -60,6 +60,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     #[inline]
     pub fn install(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
@@ -188,7 +189,7 @@ impl<P: Platform, F: Format> Table<P, F> {
             }
             Err(theirs) => {
                 p.publish(core::slice::from_ref(entry));
-                p.frame_free(fresh);
+                p.frame_free(OURS, fresh);
                 match F::decode(theirs, level) {
                     Entry::Table(next) => Ok(next),
                     _ => Err((at, InstallCause::AlreadyMapped(at))),

@@ -17,6 +17,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// are reached by neither.
     pub fn make_room(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,

@@ -151,6 +151,6 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// The entries of one table.
     #[inline(always)] // a few instructions, on every way
     fn words<'p>(p: &'p P, frame: &TableFrame) -> &'p [P::A64] {
-        &p.entries(FrameRef::of_entry(frame.page()))[..1 << F::ENTRIES_LG2]
+        &p.entries(OURS, FrameRef::of_entry(frame.page()))[..1 << F::ENTRIES_LG2]
     }
 }

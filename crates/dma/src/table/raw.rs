@@ -39,7 +39,7 @@ pub enum RawError {
 impl<P: Platform, F: Format> Table<P, F> {
     /// Lets the address API end the mapping that begins at `page`. The caller owns it; its
     /// leaves are not shared.
-    pub fn give_up(&self, p: &P, page: IovaPage) {
+    pub fn give_up(&self, _: Authority, p: &P, page: IovaPage) {
         let only = IovaRange::new(page, PageCount(1));
         self.visit_leaves(p, only, Visitor::Outside, |leaf| {
             let given_up = F::marked(leaf.word, leaf.marks.with(LeafMarks::RAW));
@@ -55,7 +55,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     ///
     /// # Errors
     /// [`RawError`]; nothing has changed then.
-    pub fn claim(&self, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
+    pub fn claim(&self, _: Authority, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
         let aperture = F::aperture();
         if range.pages.0 == 0 || !aperture.contains(&range) {
             return Err(RawError::Outside(range, aperture));

@@ -106,13 +106,13 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     #[inline]
     fn install(
         &self,
-        _: Authority,
+        by: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
         leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
-        self.table.install(p, range, runs, self.allowed(leaf))
+        self.table.install(by, p, range, runs, self.allowed(leaf))
     }
     #[inline]
     fn knows(&self, _: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
@@ -177,24 +177,24 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     }
     fn make_room(
         &self,
-        _: Authority,
+        by: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
         detached: impl FnMut(TableFrame),
     ) {
-        self.table.make_room(p, range, runs, detached)
+        self.table.make_room(by, p, range, runs, detached)
     }
     #[inline]
     fn clear(
         &self,
-        _: Authority,
+        by: Authority,
         p: &P,
         range: IovaRange,
         kind: AllocKind,
         detached: impl FnMut(TableFrame),
     ) -> Cleared {
-        self.table.clear(p, range, kind, detached)
+        self.table.clear(by, p, range, kind, detached)
     }
     fn next_table(&self, p: &P, after: Option<IovaRange>) -> Option<TableSpan> {
         match self.table.config().reclaim {
@@ -209,11 +209,11 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
         self.unit.flush_write_buffers(p)
     }
-    fn give_up(&self, _: Authority, p: &P, page: IovaPage) {
-        self.table.give_up(p, page)
+    fn give_up(&self, by: Authority, p: &P, page: IovaPage) {
+        self.table.give_up(by, p, page)
     }
-    fn claim(&self, _: Authority, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
-        self.table.claim(p, range)
+    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
+        self.table.claim(by, p, range)
     }
     fn attach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
         self.unit
@@ -225,8 +225,8 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, AllocKind)) {
         self.table.mappings(p, within, each)
     }
-    fn dismantle(&mut self, _: Authority, p: &P, detached: impl FnMut(TableFrame)) {
-        self.table.dismantle(p, detached)
+    fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame)) {
+        self.table.dismantle(by, p, detached)
     }
     fn retire_id(&self, by: Authority, p: &P) {
         self.unit.release_domain_id(by, p, self.id)

@@ -66,11 +66,11 @@ unsafe impl Platform for Hooked {
     fn frame_alloc(&self) -> Option<FreshFrame> {
         self.host.frame_alloc()
     }
-    fn frame_free(&self, frame: FreshFrame) {
-        self.host.frame_free(frame)
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
+        self.host.frame_free(by, frame)
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
-        self.host.entries(frame)
+    fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [Self::A64] {
+        self.host.entries(by, frame)
     }
     fn fence(&self, order: Ordering) {
         self.host.fence(order)

@@ -379,5 +379,5 @@ fn what_bounces_goes_its_usual_way() {
     assert!(bounced.is_bounced());
     assert_eq!(idle(rig.dma.domain()), 0, "no chunk for it");
     assert_eq!(nic.unmap(bounced), Ok(lend(memory)));
-    rig.p.host.frame_free(frame);
+    rig.p.host.frame_free(crate::BY, frame);
 }

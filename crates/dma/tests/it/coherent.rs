@@ -177,7 +177,8 @@ fn frames_that_adjoin_are_looked_for_behind_the_flush_too() {
     // every second frame, so that no two adjoin
     let (even, odd): (Vec<_>, Vec<_>) =
         std::iter::from_fn(|| p.frame_alloc()).partition(|frame| frame.page().0 % 2 == 0);
-    even.into_iter().for_each(|frame| p.frame_free(frame));
+    even.into_iter()
+        .for_each(|frame| p.frame_free(crate::BY, frame));
     let none = client.alloc_coherent::<u64>(1024).unwrap_err();
     let wanted = PageCount(2);
     assert_eq!(none, MapError::NoFrameRun { wanted });
@@ -188,7 +189,7 @@ fn frames_that_adjoin_are_looked_for_behind_the_flush_too() {
         .expect("unmapped");
     odd.into_iter()
         .chain(all)
-        .for_each(|frame| p.frame_free(frame));
+        .for_each(|frame| p.frame_free(crate::BY, frame));
 }
 
 #[test]

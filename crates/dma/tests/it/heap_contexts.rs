@@ -100,13 +100,13 @@ unsafe impl Platform for Noted {
         saw(Asked::FrameAlloc);
         self.0.frame_alloc()
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
         saw(Asked::FrameFree);
-        self.0.frame_free(frame);
+        self.0.frame_free(by, frame);
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
+    fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [Self::A64] {
         saw(Asked::Entries);
-        self.0.entries(frame)
+        self.0.entries(by, frame)
     }
     fn fence(&self, order: Ordering) {
         saw(Asked::Fence);

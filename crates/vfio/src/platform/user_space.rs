@@ -182,11 +182,11 @@ unsafe impl Platform for UserSpace {
         // SAFETY: a page of the arena that was free, taken and zeroed.
         Some(unsafe { FreshFrame::new(page) })
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         self.give_run(PhysRun::new(frame.page(), PageCount(1)));
     }
     #[inline]
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         const { assert!(WORDS == 512) };
         &self.arena.frames()[(frame.page().0 - self.arena.first().0) as usize]
     }

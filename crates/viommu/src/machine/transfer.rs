@@ -68,7 +68,7 @@ impl<P: CopyMemory + PhysMemory<P>> Machine<P> {
     /// let refused = machine.dma_write(nic, mapping.iova(), b"HELLO").unwrap_err();
     /// assert_eq!((refused.at, refused.moved), (mapping.iova(), ByteCount(0)));
     /// domain.unmap(mapping)?;
-    /// # memory.frame_free(frame);
+    /// # memory.frame_free(by, frame);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

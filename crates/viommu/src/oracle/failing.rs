@@ -73,8 +73,8 @@ unsafe impl<P: Platform> Platform for Failing<P> {
         self.allow()?;
         self.inner.frame_alloc()
     }
-    fn frame_free(&self, frame: FreshFrame) {
-        self.inner.frame_free(frame);
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
+        self.inner.frame_free(by, frame);
     }
 }
 

@@ -12,8 +12,8 @@ macro_rules! forward_to_inner {
         fn cpus(&self) -> usize {
             self.inner.cpus()
         }
-        fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [P::A64] {
-            self.inner.entries(frame)
+        fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [P::A64] {
+            self.inner.entries(by, frame)
         }
         fn publish(&self, entries: &[P::A64]) {
             self.inner.publish(entries);

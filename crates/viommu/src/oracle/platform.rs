@@ -64,12 +64,12 @@ unsafe impl<P: Platform> Platform for WatchedPlatform<P> {
         self.allocated(frame.page());
         Some(frame)
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
         if let Some(holds) = self.holds.get() {
             let held = holds(frame.page());
             self.oracle.ledger().frame_freed(frame.page(), &held);
         }
-        self.inner.frame_free(frame);
+        self.inner.frame_free(by, frame);
     }
 }
 

@@ -165,13 +165,22 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     ///
     /// # Errors
     /// Those of [`Domain::unmap_then`], unchanged.
-    pub fn unmap_then(&self, mapping: Mapping, frames: Vec<TableFrame>) -> Result<(), UnmapError> {
+    ///
+    /// # Safety
+    /// That of [`Domain::unmap_then`].
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn unmap_then(
+        &self,
+        mapping: Mapping,
+        frames: Vec<TableFrame>,
+    ) -> Result<(), UnmapError> {
         let range = mapping.range();
         let pages = frames.iter().map(TableFrame::page);
         self.oracle
             .ledger()
             .led_from_on(self.serial, range.first, pages);
-        self.unmapping(range, |d| d.unmap_then(mapping, frames))
+        // SAFETY: our caller has promised it.
+        self.unmapping(range, |d| unsafe { d.unmap_then(mapping, frames) })
     }
 
     /// [`Domain::unmap_batch`], reported to the oracle: each mapping is in its unmap from when it

@@ -51,7 +51,7 @@ impl Bench {
         let mut detached = Vec::new();
         self.0
             .table
-            .clear(self.p(), range, AllocKind::Dynamic, |frame| {
+            .clear(crate::BY, self.p(), range, AllocKind::Dynamic, |frame| {
                 detached.push(frame);
             });
         detached
@@ -132,7 +132,7 @@ fn an_invalidation_of_leaves_alone_does_not_complete_a_table() {
         !bench.0.machine.unit().holds_pointer_to(page),
         "P4: table {page} was freed while a walk cache pointed to it"
     );
-    bench.p().frame_free(flushed.into_fresh());
+    bench.p().frame_free(crate::BY, flushed.into_fresh());
     assert!(matches!(refusal, Some(CompleteError::NotCovered { .. })));
 }
 

@@ -37,7 +37,7 @@ impl Bench {
         for (nth, frame) in all.into_iter().enumerate() {
             match nth % 2 {
                 0 => frames.push(frame),
-                _ => p.frame_free(frame),
+                _ => p.frame_free(BY, frame),
             }
         }
         let bench = Bench {
@@ -102,7 +102,7 @@ impl Bench {
         let p = self.rig.machine.machine().platform();
         self.frames
             .into_iter()
-            .for_each(|frame| p.frame_free(frame));
+            .for_each(|frame| p.frame_free(BY, frame));
         self.rig.end();
     }
 }
@@ -335,7 +335,7 @@ fn writes_under_way(schedule: Schedule) -> u32 {
     if let Err(failure) = world.try_run() {
         panic!("{schedule:?}: {failure}");
     }
-    p.frame_free(frame);
+    p.frame_free(BY, frame);
     rig.close(domain, &[NIC]);
     rig.end();
     permitted.get()

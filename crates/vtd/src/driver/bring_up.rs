@@ -16,6 +16,7 @@
 //! blocked.
 
 use super::{device_tlbs::DeviceTlbs, engine::Engine, ids::Stale, *};
+use crate::authority::OURS;
 use crate::{direct::Direct, queue::Queue};
 use alloc::sync::Arc;
 use check::check;
@@ -81,7 +82,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             }
         };
         let root = root.publish();
-        p.publish(p.entries(root.by_ref()));
+        p.publish(p.entries(OURS, root.by_ref()));
         let engine = Engine {
             registers,
             capabilities,
@@ -160,6 +161,6 @@ fn quiesce<P: Platform, R: Registers>(p: &P, registers: &R, limit: WaitLimit) {
 fn frames<P: Platform, const N: usize>(p: &P) -> Option<[FreshFrame; N]> {
     let all: Vec<FreshFrame> = (0..N).map_while(|_| p.frame_alloc()).collect();
     <[FreshFrame; N]>::try_from(all)
-        .map_err(|too_few| too_few.into_iter().for_each(|f| p.frame_free(f)))
+        .map_err(|too_few| too_few.into_iter().for_each(|f| p.frame_free(OURS, f)))
         .ok()
 }

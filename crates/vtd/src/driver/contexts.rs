@@ -5,6 +5,7 @@
 //! [`crate::layout::context`]). Everything here runs under one lock of the unit, never waits and
 //! never allocates; a table that is missing is asked for.
 
+use crate::authority::OURS;
 use crate::layout::{
     PER_FRAME, RootEntry, Slot, WORDS, Words,
     context::{FENCED, TABLE},
@@ -93,7 +94,7 @@ impl Contexts {
     /// devices: attaching is rare.
     fn is_id_of_another_table<P: Platform>(&self, p: &P, entry: Words) -> bool {
         let tables = self.tables.iter().flatten();
-        let entries = tables.flat_map(|table| p.entries(table.by_ref()).chunks_exact(WORDS));
+        let entries = tables.flat_map(|table| p.entries(OURS, table.by_ref()).chunks_exact(WORDS));
         let mut same = entries.map(read::<P>).filter(|words| {
             let (one, other) = (Slot::decode(*words), Slot::decode(entry));
             matches!(one, Slot::Attached(_)) && one == other
@@ -189,19 +190,19 @@ impl Contexts {
     fn slot<'t, P: Platform>(&'t self, p: &'t P, device: SourceId) -> Option<&'t [P::A64]> {
         let table = self.tables[usize::from(device.0 >> 8)].as_ref()?;
         let at = usize::from(device.0 & 0xff) * WORDS;
-        Some(&p.entries(table.by_ref())[at..at + WORDS])
+        Some(&p.entries(OURS, table.by_ref())[at..at + WORDS])
     }
 }
 
 /// Hangs a zeroed table into the root table: the table whole, then its entry.
 fn install<P: Platform>(p: &P, root: &TableFrame, bus: usize, fresh: FreshFrame) -> TableFrame {
     let table = fresh.publish();
-    p.publish(p.entries(table.by_ref()));
+    p.publish(p.entries(OURS, table.by_ref()));
     let entry = RootEntry {
         contexts: table.page(),
     }
     .encode();
-    let slot = &p.entries(root.by_ref())[bus * WORDS..][..WORDS];
+    let slot = &p.entries(OURS, root.by_ref())[bus * WORDS..][..WORDS];
     slot[1].store(entry.high, Ordering::Relaxed);
     slot[0].store(entry.low, Ordering::Release);
     p.publish(slot);

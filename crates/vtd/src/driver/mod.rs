@@ -50,6 +50,7 @@ pub use error::{
 };
 pub use explain::Explanation;
 
+use crate::authority::OURS;
 use crate::{
     fault::{FaultRecord, Overflow, drain_faults},
     layout::*,
@@ -445,7 +446,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             outcome = fill(&mut spare);
         }
         if let Some(frame) = spare {
-            p.frame_free(frame);
+            p.frame_free(OURS, frame);
         }
         match outcome {
             Fill::Done => Ok(()),

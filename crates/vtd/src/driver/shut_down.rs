@@ -6,6 +6,7 @@ use super::{
     engine::{Engine, Everything, QueueOff},
     *,
 };
+use crate::authority::OURS;
 use alloc::boxed::Box;
 use ioatlas_dma::platform::{Atomic64, Ordering};
 
@@ -99,7 +100,7 @@ fn release<P: Platform>(
     for frame in retired {
         // retired just before the flush began, which was of everything: it always settles
         if let Ok(flushed) = frame.complete(&done) {
-            p.frame_free(flushed.into_fresh());
+            p.frame_free(OURS, flushed.into_fresh());
         }
     }
     Ok(())

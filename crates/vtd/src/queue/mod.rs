@@ -45,6 +45,7 @@ mod recovery;
 pub(crate) use failures::Failures;
 pub use recovery::{Incidents, QueueErrorInfo};
 
+use crate::authority::OURS;
 use crate::{
     layout::{PER_FRAME, StatusWait, WORDS, WaitOrder, Words},
     registers::*,
@@ -156,10 +157,10 @@ impl<P: Platform> Queue<P> {
     /// stopped with an error does not report what it had fetched, the queue is out of service after
     /// `limit` looks at it, of all CPUs together, without any report.
     pub fn new(p: &P, ring: TableFrame, status: TableFrame, limit: WaitLimit) -> Self {
-        let word = &p.entries(status.by_ref())[..1];
+        let word = &p.entries(OURS, status.by_ref())[..1];
         word[0].store(BEFORE_FIRST & u64::from(u32::MAX), Ordering::Relaxed);
         p.publish(word);
-        p.publish(p.entries(ring.by_ref()));
+        p.publish(p.entries(OURS, ring.by_ref()));
         Queue {
             ring,
             status,
@@ -284,7 +285,7 @@ impl<P: Platform> Queue<P> {
     }
 
     fn write(&self, p: &P, at: usize, descriptor: Words) {
-        let slot = &p.entries(self.ring.by_ref())[at * WORDS..][..WORDS];
+        let slot = &p.entries(OURS, self.ring.by_ref())[at * WORDS..][..WORDS];
         slot[0].store(descriptor.low, Ordering::Relaxed);
         slot[1].store(descriptor.high, Ordering::Relaxed);
         p.publish(slot);
@@ -300,7 +301,7 @@ impl<P: Platform> Queue<P> {
     }
 
     fn word(&self, p: &P) -> u32 {
-        p.entries(self.status.by_ref())[0].load(Ordering::Acquire) as u32
+        p.entries(OURS, self.status.by_ref())[0].load(Ordering::Acquire) as u32
     }
 
     /// Whether everything up to `ticket` is done.

@@ -44,6 +44,7 @@
 //! to report, and each wait has its bound.
 
 use super::{Place, Queue};
+use crate::authority::OURS;
 use crate::{
     layout::{DeviceTlbInvalidate, PER_FRAME, WORDS, Words, descriptor::TYPE_WAIT},
     registers::*,
@@ -260,7 +261,7 @@ impl<P: Platform> Queue<P> {
     /// `None` where that cannot be recorded.
     fn put_aside(&self, p: &P, place: &mut Place, halt: &Halt) -> Option<usize> {
         let offender = Self::offender(halt);
-        let aside = &p.entries(self.status.by_ref())[WORDS..];
+        let aside = &p.entries(OURS, self.status.by_ref())[WORDS..];
         let mut kept = 0;
         let mut ticket = place.done + 1;
         for offset in 0..place.used() {
@@ -303,7 +304,7 @@ impl<P: Platform> Queue<P> {
 
     /// Writes what was put aside from `head` on.
     fn write_again(&self, p: &P, place: &mut Place, head: usize, kept: usize) {
-        let aside = &p.entries(self.status.by_ref())[WORDS..];
+        let aside = &p.entries(OURS, self.status.by_ref())[WORDS..];
         place.tail = head;
         let mut ticket = place.done + 1;
         place.set_start(ticket, head);
@@ -324,7 +325,7 @@ impl<P: Platform> Queue<P> {
     /// The descriptor so many slots after the oldest that is not done.
     fn pending(&self, p: &P, place: &Place, offset: usize) -> Words {
         let at = (place.begin() + offset) % PER_FRAME;
-        let slot = &p.entries(self.ring.by_ref())[at * WORDS..][..WORDS];
+        let slot = &p.entries(OURS, self.ring.by_ref())[at * WORDS..][..WORDS];
         Words {
             low: slot[0].load(Ordering::Relaxed),
             high: slot[1].load(Ordering::Relaxed),

@@ -90,7 +90,7 @@ impl<'b> Run<'b> {
         let host = self.bench.host();
         for page in self.frames {
             // SAFETY: a frame that we had of it, and the unit has been reset.
-            host.frame_free(unsafe { FreshFrame::new(page) });
+            host.frame_free(BY, unsafe { FreshFrame::new(page) });
         }
         self.seen
     }

@@ -79,10 +79,10 @@ fn a_queue_that_is_on_runs_empty_and_is_disabled_before_ours_is_set() {
 /// The ring of another driver: wait descriptors that write nothing.
 fn host_ring(host: &Arc<Memory>) -> u64 {
     let ring = host.frame_alloc().unwrap().publish();
-    for pair in host.entries(ring.by_ref()).chunks(2) {
+    for pair in host.entries(BY, ring.by_ref()).chunks(2) {
         pair[0].store(0x5, Ordering::Relaxed);
     }
-    host.publish(host.entries(ring.by_ref()));
+    host.publish(host.entries(BY, ring.by_ref()));
     ring.page().addr().0
 }
 

@@ -5,10 +5,15 @@ use super::Buffers;
 use crate::{Failure, Subject, platform::Slots, stack::Stacks};
 use ioatlas_dma::{
     iova::AllocKind,
+    platform::Authority,
     table::{Format, LeafAttrs, Table, TableConfig},
     units::{IovaRange, PageCount, Perm, PhysRun},
 };
 use std::sync::Arc;
+
+// SAFETY: no device is attached, and each thread has pages of its own.
+#[allow(unsafe_code)]
+const BY: Authority = unsafe { Authority::assume() };
 
 /// A table. Pairs are `install` and `clear`.
 ///
@@ -56,7 +61,7 @@ impl<P: Slots, F: Format> Subject for TableAlone<P, F> {
         let leaf = LeafAttrs::new(Perm::Write, AllocKind::Dynamic);
         let installed = self
             .table
-            .install(&self.platform, range, std::iter::once(run), leaf);
+            .install(BY, &self.platform, range, std::iter::once(run), leaf);
         installed.map_err(Failure::new)?;
         Ok(range)
     }
@@ -65,7 +70,7 @@ impl<P: Slots, F: Format> Subject for TableAlone<P, F> {
         let nothing = |_| unreachable!("no range covers all that a table maps");
         let cleared = self
             .table
-            .clear(&self.platform, range, AllocKind::Dynamic, nothing);
+            .clear(BY, &self.platform, range, AllocKind::Dynamic, nothing);
         if cleared.found != range.pages {
             return Err(Failure::new(format!(
                 "{range}: {} pages translated",

@@ -86,11 +86,11 @@ unsafe impl Platform for Slow {
     fn frame_alloc(&self) -> Option<FreshFrame> {
         self.0.frame_alloc()
     }
-    fn frame_free(&self, frame: FreshFrame) {
-        self.0.frame_free(frame);
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
+        self.0.frame_free(by, frame);
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
-        self.0.entries(frame)
+    fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [Self::A64] {
+        self.0.entries(by, frame)
     }
     fn fence(&self, order: Ordering) {
         self.0.fence(order);

@@ -156,7 +156,9 @@ fn a_failed_map_leaves_nothing_behind() {
         domain.unmap(mapping).unwrap();
     }
     for frame in taken {
-        ioatlas_dma::platform::Platform::frame_free(&*platform, frame);
+        // SAFETY: it is one of the platform's.
+        let by = unsafe { ioatlas_dma::platform::Authority::assume() };
+        ioatlas_dma::platform::Platform::frame_free(&*platform, by, frame);
     }
     let again = domain.map(buffer(0, 64), Direction::FromDevice).unwrap();
     domain.unmap(again).unwrap();

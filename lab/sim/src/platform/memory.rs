@@ -184,7 +184,7 @@ unsafe impl Platform for Sim {
         Some(unsafe { FreshFrame::new(page) })
     }
     #[track_caller]
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         let page = frame.page();
         engine::point(
             YieldPoint::FrameFree,
@@ -200,7 +200,7 @@ unsafe impl Platform for Sim {
         drop(frames);
         engine::changed();
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [SimWord] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [SimWord] {
         self.words(frame.page())
             .unwrap_or_else(|| panic!("frame {} is not of this machine", frame.page()))
     }

@@ -56,7 +56,7 @@ fn one_cpu_takes_exactly_the_sum_of_its_costs() {
         lock.with(|value| *value += 1);
         machine.platform().fence(Relaxed);
         let frame = machine.platform().frame_alloc().unwrap();
-        machine.platform().frame_free(frame);
+        machine.platform().frame_free(crate::BY, frame);
     });
     let p = &params;
     let words = p.memory + 2 * p.hit + p.atomic;
@@ -190,7 +190,7 @@ fn a_frame_is_its_allocators_and_its_lines_are_called_by_frame() {
     let run = run(&machine, |_| {
         let p = machine.platform();
         let frame = p.frame_alloc().unwrap().publish();
-        let entries = p.entries(frame.by_ref());
+        let entries = p.entries(crate::BY, frame.by_ref());
         entries[0].store(1, Relaxed);
         entries[7].store(1, Relaxed);
         entries[8].store(1, Relaxed);

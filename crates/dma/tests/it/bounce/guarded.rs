@@ -77,7 +77,9 @@ fn what_is_left_by_an_error_is_unmapped() {
         let back = lists.iter().all(|list| Arc::strong_count(list) == 1);
         assert!(back, "P10: lists are held, {context}");
         assert_eq!(rig.dma.drop_errors(), 0);
-        frames.into_iter().for_each(|frame| rig.p.frame_free(frame));
+        frames
+            .into_iter()
+            .for_each(|frame| rig.p.frame_free(crate::BY, frame));
     }
 }
 

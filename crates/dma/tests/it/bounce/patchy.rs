@@ -59,13 +59,13 @@ unsafe impl Platform for Patchy {
         self.frames_left.fetch_update(Relaxed, Relaxed, less).ok()?;
         self.host.frame_alloc()
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
         let flushes = self.flushes.load(Relaxed);
         self.freed_after.fetch_min(flushes, Relaxed);
-        self.host.frame_free(frame);
+        self.host.frame_free(by, frame);
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
-        self.host.entries(frame)
+    fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [Self::A64] {
+        self.host.entries(by, frame)
     }
     fn fence(&self, order: Ordering) {
         self.host.fence(order);

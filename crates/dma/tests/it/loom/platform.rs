@@ -165,12 +165,12 @@ unsafe impl Platform for Loom {
         let frame = unsafe { FreshFrame::new(page) };
         Some(frame)
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, _: Authority, frame: FreshFrame) {
         let mut state = self.state.lock().unwrap();
         state.in_use -= 1;
         state.free.push(frame.page());
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [Word] {
         self.words(frame.page()).expect("a frame of this platform")
     }
     fn fence(&self, order: Ordering) {

@@ -24,14 +24,14 @@ const ONE: IovaRange = IovaRange {
 fn map(p: &Loom, table: &Tables) {
     let run = core::iter::once(PhysRun::new(PhysPage(101), PageCount(1)));
     let leaf = LeafAttrs::new(Perm::Read, AllocKind::Shared);
-    let mapped = table.install(p, ONE, run, leaf);
+    let mapped = table.install(crate::BY, p, ONE, run, leaf);
     mapped.expect("there are frames, and the count is small");
     assert!(reached(p, table), "it sees its own (P14)");
 }
 
 /// Whether the translation went with it.
 fn unmap(p: &Loom, table: &Tables) -> bool {
-    let cleared = table.clear(p, ONE, AllocKind::Shared, |_| {
+    let cleared = table.clear(crate::BY, p, ONE, AllocKind::Shared, |_| {
         panic!("no mapping owns the table")
     });
     assert_eq!(cleared.found, PageCount(1), "it was mapped");

@@ -21,13 +21,13 @@ fn install(p: &Loom, table: &Tables, at: u64, to: u64) {
     let run = core::iter::once(PhysRun::new(PhysPage(to), PageCount(1)));
     let leaf = LeafAttrs::new(Perm::Read, AllocKind::Dynamic);
     table
-        .install(p, range, run, leaf)
+        .install(crate::BY, p, range, run, leaf)
         .expect("there are frames, and nothing is mapped");
 }
 
 fn clear(p: &Loom, table: &Tables, at: u64) {
     let range = IovaRange::new(IovaPage(at), PageCount(1));
-    let cleared = table.clear(p, range, AllocKind::Dynamic, |_| {
+    let cleared = table.clear(crate::BY, p, range, AllocKind::Dynamic, |_| {
         panic!("half of a table is not all of it")
     });
     assert_eq!(cleared.gone, PageCount(1));
@@ -145,9 +145,9 @@ fn give_up(p: &Loom, table: &Tables, pages: u64) {
     let run = core::iter::once(PhysRun::new(PhysPage(100), PageCount(pages)));
     let leaf = LeafAttrs::new(Perm::Read, AllocKind::Dynamic);
     table
-        .install(p, range, run, leaf)
+        .install(crate::BY, p, range, run, leaf)
         .expect("there are frames");
-    table.give_up(p, IovaPage(0));
+    table.give_up(crate::BY, p, IovaPage(0));
 }
 
 /// The address API: a late unmap of a mapping meets the unmap of that mapping, or of the next one
@@ -163,12 +163,12 @@ fn a_late_claim(name: &str, before: u64, next: u64) {
         give_up(&p, &table, before);
         let late = {
             let (p, table) = (p.clone(), table.clone());
-            on_cpu_1(move || table.claim(&p, pages(before)).is_ok())
+            on_cpu_1(move || table.claim(crate::BY, &p, pages(before)).is_ok())
         };
-        if table.claim(&p, pages(before)).is_ok() {
-            table.clear(&p, pages(before), AllocKind::Dynamic, |_| ());
+        if table.claim(crate::BY, &p, pages(before)).is_ok() {
+            table.clear(crate::BY, &p, pages(before), AllocKind::Dynamic, |_| ());
             give_up(&p, &table, next);
-            let claimed = table.claim(&p, pages(next));
+            let claimed = table.claim(crate::BY, &p, pages(next));
             assert_eq!(claimed, Ok(AllocKind::Dynamic), "P10: its owner's");
             assert!(!late.join().unwrap(), "P14: it was the next one");
             counters.1.add();

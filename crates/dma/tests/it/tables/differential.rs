@@ -122,16 +122,19 @@ fn claim<F: Format>(rig: &mut Rig<F>, first: u64, pages: u64) {
         .filter(|(p, _)| *p == pages)
         .copied();
     if exact.is_some() {
-        let held = rig.table.claim(&rig.host, range);
+        let held = rig.table.claim(crate::BY, &rig.host, range);
         assert_eq!(held, Err(RawError::NotGivenUp(IovaPage(first))));
-        rig.table.give_up(&rig.host, IovaPage(first));
+        rig.table.give_up(crate::BY, &rig.host, IovaPage(first));
         rig.agrees_at(first);
     }
-    match (fits.then(|| rig.table.claim(&rig.host, range)), exact) {
+    match (
+        fits.then(|| rig.table.claim(crate::BY, &rig.host, range)),
+        exact,
+    ) {
         (None, _) => {}
         (Some(Ok(kind)), Some((_, mapped))) => {
             assert_eq!(kind, mapped);
-            let again = rig.table.claim(&rig.host, range);
+            let again = rig.table.claim(crate::BY, &rig.host, range);
             assert_eq!(again, Err(RawError::NotGivenUp(IovaPage(first))));
             assert_eq!(rig.clear(first, pages), pages);
         }

@@ -151,7 +151,7 @@ fn room_is_not_made_where_something_is_mapped() {
     let whole = range(0, 16); // two allocations that overlap: a bug of the allocator's
     let all = [run(64, 16)];
     rig.table
-        .make_room(&rig.host, whole, all.into_iter(), |frame| {
+        .make_room(crate::BY, &rig.host, whole, all.into_iter(), |frame| {
             panic!("{frame:?} maps page 5")
         });
     let error = rig.try_install(whole, all, LEAF).unwrap_err();
@@ -192,9 +192,9 @@ fn the_address_api_knows_the_edges_of_large_leaves() {
     let mut rig = Rig::<Toy<2, 3>>::with(16, up_to(3));
     rig.install(3, 22, 67, Perm::Read, AllocKind::Fixed); // 3, then 4, 8 and 12, then 16 to 19 and 20, then 24
     rig.install(32, 16, 32, Perm::Read, AllocKind::Dynamic);
-    rig.table.give_up(&rig.host, IovaPage(3));
-    rig.table.give_up(&rig.host, IovaPage(32));
-    let claim = |first, pages| rig.table.claim(&rig.host, range(first, pages));
+    rig.table.give_up(crate::BY, &rig.host, IovaPage(3));
+    rig.table.give_up(crate::BY, &rig.host, IovaPage(32));
+    let claim = |first, pages| rig.table.claim(crate::BY, &rig.host, range(first, pages));
     use RawError::*;
     assert_eq!(claim(3, 21), Err(NotLast(IovaPage(23))));
     assert_eq!(claim(3, 3), Err(NotLast(IovaPage(5))), "inside a leaf");
@@ -237,9 +237,9 @@ fn a_transient_mapping_has_the_hint_in_every_leaf_and_keeps_it() {
     let low = PhysWords(&rig.host, table(middle.load(1)));
     let hints = || [middle.load(0), middle.load(1), low.load(0)].map(|entry| entry >> 62);
     assert_eq!(hints(), [1, 0, 1], "both leaves, and not the table");
-    rig.table.give_up(&rig.host, IovaPage(0));
+    rig.table.give_up(crate::BY, &rig.host, IovaPage(0));
     assert_eq!(
-        rig.table.claim(&rig.host, range(0, 513)),
+        rig.table.claim(crate::BY, &rig.host, range(0, 513)),
         Ok(AllocKind::Dynamic)
     );
     assert_eq!(hints(), [1, 0, 1]);

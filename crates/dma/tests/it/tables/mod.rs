@@ -33,7 +33,7 @@ fn one_clear_of_a_whole_span_gives_its_tables_back_unwritten() {
     let leaf_words: usize = rig
         .detached
         .iter()
-        .flat_map(|frame| rig.host.entries(frame.by_ref()))
+        .flat_map(|frame| rig.host.entries(crate::BY, frame.by_ref()))
         .filter(|word| word.load(std::sync::atomic::Ordering::Relaxed) != 0)
         .count();
     assert_eq!(leaf_words, 16 + 4, "a walk in flight may still read them");
@@ -108,7 +108,7 @@ fn dismantling_hands_out_every_frame_once_the_root_last() {
     let root = rig.table.root();
     let mut frames: Vec<PhysPage> = Vec::new();
     rig.table
-        .dismantle(&rig.host, |frame| frames.push(frame.page()));
+        .dismantle(crate::BY, &rig.host, |frame| frames.push(frame.page()));
     assert_eq!(frames.last(), Some(&root));
     assert_eq!(frames.len() as u64, census.frames);
     frames.sort();
@@ -161,7 +161,7 @@ fn a_display_shows_each_page_with_the_edges_of_its_mapping() {
 fn a_claim_of_nothing_or_of_what_is_outside_is_refused() {
     let rig = Rig::<Toy<2, 3>>::new(1);
     for (first, pages) in [(0, 0), (63, 2), (64, 1), (u64::MAX, 2), (1, u64::MAX)] {
-        let refused = rig.table.claim(&rig.host, range(first, pages));
+        let refused = rig.table.claim(crate::BY, &rig.host, range(first, pages));
         assert!(matches!(refused, Err(RawError::Outside(..))), "{refused:?}");
     }
 }

@@ -62,7 +62,9 @@ impl<F: Format> Rig<F> {
         let whole = range(first, pages);
         let (detached, runs) = (&mut self.detached, runs.iter().copied());
         self.table
-            .make_room(&self.host, whole, runs.clone(), |f| detached.push(f));
+            .make_room(crate::BY, &self.host, whole, runs.clone(), |f| {
+                detached.push(f)
+            });
         let installed = self.try_install(whole, runs.clone(), leaf);
         installed.expect("frames suffice");
         let to = runs.flat_map(|run| run.first.0..run.first.0 + run.pages.0);
@@ -79,7 +81,7 @@ impl<F: Format> Rig<F> {
         leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
         self.table
-            .install(&self.host, range, runs.into_iter(), leaf)
+            .install(crate::BY, &self.host, range, runs.into_iter(), leaf)
     }
 
     pub fn clear(&mut self, first: u64, pages: u64) -> u64 {
@@ -96,7 +98,7 @@ impl<F: Format> Rig<F> {
         let detached = &mut self.detached;
         let range = range(first, pages);
         self.table
-            .clear(&self.host, range, kind, |f| detached.push(f))
+            .clear(crate::BY, &self.host, range, kind, |f| detached.push(f))
     }
 
     /// Checks the table, and that no frame is lost.

@@ -175,7 +175,7 @@ fn frames_that_run_out_leave_nothing_mapped() {
     assert!(matches!(error, MapError::NoFrame { .. }), "{error}");
     taken
         .into_iter()
-        .for_each(|frame| rig.memory.frame_free(frame));
+        .for_each(|frame| rig.memory.frame_free(crate::BY, frame));
     assert_eq!(rig.memory.frames_in_use(), PageCount(0));
     assert!(rig.kernel.mappings().is_empty());
 }

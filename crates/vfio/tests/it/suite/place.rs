@@ -16,7 +16,7 @@ fn a_frame_is_a_page_of_this_process() {
     memory
         .write(BY, &7u64.to_le_bytes(), PhysAddr(at.0 + 8))
         .unwrap();
-    let words = memory.entries(table.by_ref());
+    let words = memory.entries(BY, table.by_ref());
     assert_eq!(words.as_ptr() as u64, at.0);
     assert_eq!(words[1].load(Ordering::Relaxed), 7);
     let run = PhysRun::new(at.page(), PageCount(1));

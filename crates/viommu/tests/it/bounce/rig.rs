@@ -156,7 +156,7 @@ impl<B: Base> Rig<B> {
         machine.shut_down().expect("off");
         frames
             .into_iter()
-            .for_each(|frame| platform.frame_free(frame));
+            .for_each(|frame| platform.frame_free(BY, frame));
         let left = platform.inner().frames_in_use();
         assert_eq!(left, 0, "{context}: P10: frames not given back");
     }

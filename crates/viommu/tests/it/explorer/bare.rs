@@ -70,7 +70,9 @@ impl Bench {
         }
         let mut detached = Vec::new();
         let mut take = |frame: TableFrame| detached.push(frame);
-        pieces.table.clear(p, range, AllocKind::Dynamic, &mut take);
+        pieces
+            .table
+            .clear(crate::BY, p, range, AllocKind::Dynamic, &mut take);
         for frame in detached {
             let page = frame.page();
             let retired = pieces.sequence.retire(p, frame, Scope::tables(range));
@@ -78,7 +80,7 @@ impl Bench {
             let unit = pieces.machine.unit();
             let held = unit.holds_pointer_to(page);
             assert!(!held, "P4: table {page} was freed while a cache held it");
-            p.frame_free(flushed.into_fresh());
+            p.frame_free(crate::BY, flushed.into_fresh());
         }
         let retired: Retired<IovaAlloc> = pieces.sequence.retire(p, alloc, Scope::leaves(range));
         if random.below(3) == 0 {

@@ -64,7 +64,9 @@ impl<P: Platform + PhysMemory<P>> Pieces<P> {
     pub fn install(&self, alloc: &IovaAlloc, to: PhysPage) {
         let run = std::iter::once(PhysRun::new(to, alloc.range().pages));
         let leaf = LeafAttrs::new(Perm::ReadWrite, alloc.kind());
-        let installed = self.table.install(self.p(), alloc.range(), run, leaf);
+        let installed = self
+            .table
+            .install(crate::BY, self.p(), alloc.range(), run, leaf);
         installed.expect("P3: free pages have no leaf");
     }
 

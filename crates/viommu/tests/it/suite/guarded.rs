@@ -123,11 +123,11 @@ unsafe impl Platform for Guarded {
         inspect(|| words.iter().for_each(|w| w.store(0, Ordering::Relaxed)));
         Some(fresh)
     }
-    fn frame_free(&self, frame: FreshFrame) {
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
         self.mark(frame.page(), 0);
-        self.sim.frame_free(frame);
+        self.sim.frame_free(by, frame);
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [Word] {
         let frame = self.frame(frame.page());
         &frame.expect("a frame of this machine").1
     }

@@ -228,6 +228,6 @@ impl<B: Base, F: Format> Clients<B, F> {
         }
         assert_eq!(self.dma.dma().raw_mappings(), 0, "{context}: P10");
         let memory = self.memory.into_iter();
-        memory.for_each(|frame| rig.failing().frame_free(frame));
+        memory.for_each(|frame| rig.failing().frame_free(crate::BY, frame));
     }
 }

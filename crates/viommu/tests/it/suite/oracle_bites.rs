@@ -301,7 +301,7 @@ pub fn p4_a_table_freed_while_it_is_in_use<B: Base, F: Format>() {
         let root = domain.domain().translator().table().root();
         let platform = rig.machine.machine().platform();
         // SAFETY: it is not, which the oracle is to see; this memory is the software unit's alone.
-        platform.frame_free(unsafe { FreshFrame::new(root) });
+        platform.frame_free(crate::BY, unsafe { FreshFrame::new(root) });
         bitten(&rig, Property::P4, &root.to_string());
         std::mem::forget(domain); // its root is no longer its own
     }

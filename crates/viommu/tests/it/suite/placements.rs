@@ -62,6 +62,6 @@ pub fn adjoining(p: &impl Platform, pages: usize) -> Vec<FreshFrame> {
     let rest = taken.split_off(at + pages);
     let run = taken.split_off(at);
     let others = taken.into_iter().chain(rest);
-    others.for_each(|frame| p.frame_free(frame));
+    others.for_each(|frame| p.frame_free(crate::BY, frame));
     run
 }

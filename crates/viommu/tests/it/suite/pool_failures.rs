@@ -162,7 +162,7 @@ fn each_step<B: Base, F: Format>(fault: Fault) {
             }
             rig.assert_clean();
             let memory = memory.into_iter();
-            memory.for_each(|frame| rig.failing().frame_free(frame));
+            memory.for_each(|frame| rig.failing().frame_free(crate::BY, frame));
         }
     }
 }

@@ -153,7 +153,9 @@ pub fn quarantined_pages_and_frames_are_never_had_again<B: Base, F: Format>() {
             assert!(!lost_frames.contains(&frame.page().0));
             frames.push(frame);
         }
-        frames.into_iter().for_each(|f| platform.frame_free(f));
+        frames
+            .into_iter()
+            .for_each(|f| platform.frame_free(crate::BY, f));
         abandon(rig, domain);
     }
 }

@@ -216,7 +216,7 @@ fn freed_at_once(rig: &Rig<Sim>, domain: &Dom<Sim, Small>, reached: bool) -> (Io
     rig.assert_clean();
     let platform = rig.machine.machine().platform();
     // SAFETY: it is not, which the oracle is to see; this memory is the software unit's alone.
-    platform.frame_free(unsafe { FreshFrame::new(page) });
+    platform.frame_free(crate::BY, unsafe { FreshFrame::new(page) });
     (at, page)
 }
 

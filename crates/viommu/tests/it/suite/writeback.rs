@@ -99,11 +99,11 @@ unsafe impl Platform for Incoherent {
         }
         Some(fresh)
     }
-    fn frame_free(&self, frame: FreshFrame) {
-        self.host.frame_free(frame);
+    fn frame_free(&self, by: Authority, frame: FreshFrame) {
+        self.host.frame_free(by, frame);
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
-        self.host.entries(frame)
+    fn entries<'f>(&'f self, by: Authority, frame: FrameRef<'f>) -> &'f [Word] {
+        self.host.entries(by, frame)
     }
     fn publish(&self, entries: &[Word]) {
         self.pass(entries.len());

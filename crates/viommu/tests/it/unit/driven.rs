@@ -91,7 +91,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     for table in tables {
         let flushed = table.complete(&done).unwrap();
         assert!(!soft.holds_pointer_to(flushed.get().page()));
-        p.frame_free(flushed.into_fresh());
+        p.frame_free(crate::BY, flushed.into_fresh());
     }
     paged.retire_id(ours, p);
     drop(paged);

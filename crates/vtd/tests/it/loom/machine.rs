@@ -4,7 +4,7 @@
 
 use crate::loom::platform::{Loom, LoomLock, Word as Watched};
 use ioatlas_dma::{
-    platform::{Atomic64, Cpu, FrameRef, FreshFrame, Ordering, Platform},
+    platform::{Atomic64, Authority, Cpu, FrameRef, FreshFrame, Ordering, Platform},
     units::PhysAddr,
 };
 use std::sync::{Mutex, PoisonError};
@@ -117,10 +117,10 @@ unsafe impl Platform for Machine {
     fn frame_alloc(&self) -> Option<FreshFrame> {
         self.loom.frame_alloc()
     }
-    fn frame_free(&self, _: FreshFrame) {
+    fn frame_free(&self, _: Authority, _: FreshFrame) {
         panic!("no model frees a frame");
     }
-    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
+    fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [Word] {
         &self.frames[frame.page().0 as usize - 1]
     }
     fn fence(&self, order: Ordering) {

@@ -496,7 +496,7 @@ fn breaches_of_the_platform_contract_are_caught() {
 fn frames_are_zeroed_counted_and_fail_on_demand() {
     let p = Sim::new(SimConfig { frames: 3, cpus: 1 });
     let table = p.frame_alloc().expect("three are free").publish();
-    p.entries(table.by_ref())[511].store(9, RELAXED);
+    p.entries(crate::BY, table.by_ref())[511].store(9, RELAXED);
     assert_eq!((p.frames_in_use(), p.in_use(table.page())), (1, true));
     p.fail_frame_alloc_at(2);
     let second = p.frame_alloc().expect("the first attempt from now");
@@ -506,11 +506,11 @@ fn frames_are_zeroed_counted_and_fail_on_demand() {
     assert_eq!((p.frame_alloc_attempts(), p.frames_in_use()), (5, 3));
     let page = second.page();
     let dirty = second.publish();
-    p.entries(dirty.by_ref())[0].store(7, RELAXED);
-    p.frame_free(third);
+    p.entries(crate::BY, dirty.by_ref())[0].store(7, RELAXED);
+    p.frame_free(crate::BY, third);
     let fresh = p.frame_alloc().expect("one came back").publish();
     assert!(
-        p.entries(fresh.by_ref())
+        p.entries(crate::BY, fresh.by_ref())
             .iter()
             .all(|word| word.peek() == 0)
     );
