@@ -85,7 +85,7 @@ pub unsafe extern "C" fn ioatlas_vtd(
     let unit = Arc::new(unit);
     let buffer = PhysRange::new(PhysAddr(buffer), ByteCount(len));
     let done = policies(&platform, &unit, SourceId(device), buffer, TimeNs(now_ns));
-    // SAFETY: the device is detached, and does what it is told by nobody any more.
+    // SAFETY: the device is detached, and the C side tells it nothing more.
     let ended = Arc::into_inner(unit).and_then(|unit| unsafe { unit.shut_down() }.ok());
     status(done.and(ended))
 }

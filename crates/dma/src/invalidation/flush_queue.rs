@@ -94,20 +94,19 @@ impl<T> FlushQueue<T> {
             end: 0,
         }
     }
-    /// An empty one of the same domain with room for so many things; `None` where the heap has no
-    /// memory for it.
-    pub fn with_room(&self, room: u32) -> Option<Self> {
+    /// An empty one with room for so many things; `None` where the heap has no memory for it.
+    pub fn with_room(key: DomainKey, room: u32) -> Option<Self> {
         let mut things = Vec::new();
         things.try_reserve_exact(room as usize).ok()?;
         things.resize_with(room as usize, || None);
         Some(FlushQueue {
             things: things.into_boxed_slice(),
-            ..Self::roomless(self.key)
+            ..Self::roomless(key)
         })
     }
-    /// One that is full, always, of the same domain.
-    pub fn without_room(&self) -> Self {
-        Self::roomless(self.key)
+    /// Of which domain its things are.
+    pub fn key(&self) -> DomainKey {
+        self.key
     }
     /// For how many things it was made.
     pub fn room(&self) -> u32 {
@@ -265,7 +264,7 @@ mod tests {
 
     #[test]
     fn things_leave_by_a_flush_that_began_after_them_and_in_order() {
-        let mut flush_queue = FlushQueue::roomless(KEY).with_room(3).expect("memory");
+        let mut flush_queue = FlushQueue::with_room(KEY, 3).expect("memory");
         for seq in [4, 5, 5] {
             assert!(put(&mut flush_queue, retired(seq)), "room");
         }
@@ -303,7 +302,7 @@ mod tests {
         };
         let mut went_round = 0;
         for room in 1..6 {
-            let mut flush_queue = FlushQueue::roomless(KEY).with_room(room).expect("memory");
+            let mut flush_queue = FlushQueue::with_room(KEY, room).expect("memory");
             let mut queue = VecDeque::new();
             for seq in 0..2_000 {
                 match below(8) {
@@ -349,7 +348,7 @@ mod tests {
     #[test]
     fn other_domains_and_smaller_flushes_prove_nothing() {
         let other = DomainKey::new(2);
-        let mut flush_queue = FlushQueue::roomless(KEY).with_room(3).expect("memory");
+        let mut flush_queue = FlushQueue::with_room(KEY, 3).expect("memory");
         let foreign = Retired::new(1, other, Seq(1), Scope::DOMAIN);
         assert!(!put(&mut flush_queue, foreign));
         assert!(put(&mut flush_queue, retired(1)), "room");

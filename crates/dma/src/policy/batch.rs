@@ -163,11 +163,11 @@ impl<P: Platform> BatchQueue<P> {
     /// Makes room where there is none, if it may have more; allocated, and what it had freed,
     /// without the lock.
     pub fn grow(&self) -> Growth {
-        let (had, wanted, roomless) = match self.0.with(|q| q.wants()) {
+        let (had, wanted, key) = match self.0.with(|q| q.wants()) {
             Ok(wants) => wants,
             Err(growth) => return growth,
         };
-        let both = [(); 2].map(|()| roomless.with_room(wanted));
+        let both = [(); 2].map(|()| FlushQueue::with_room(key, wanted));
         let [Some(mut larger), spare @ Some(_)] = both else {
             return match had {
                 0 => Growth::NoMemory,
@@ -192,8 +192,7 @@ impl<P: Platform> BatchQueue<P> {
         let unused = self.0.with(|q| {
             let idle = q.aside.is_none() && q.queue.len() == 0 && q.in_transit == 0;
             idle.then(|| {
-                let roomless = q.queue.without_room();
-                let queue = core::mem::replace(&mut q.queue, roomless);
+                let queue = q.take_queue();
                 [Some(queue), q.spare.take()]
             })
         });
@@ -204,8 +203,7 @@ impl<P: Platform> BatchQueue<P> {
     pub fn close(&self) {
         self.0.with(|q| {
             if q.aside.is_none() {
-                let roomless = q.queue.without_room();
-                q.aside = Some(core::mem::replace(&mut q.queue, roomless));
+                q.aside = Some(q.take_queue());
             }
         });
     }
@@ -333,15 +331,21 @@ impl Inner {
         Ok(Queued::BatchFull)
     }
 
-    /// For how many things there is room and should be, with a queue to make others from.
-    fn wants(&self) -> Result<(u32, u32, FlushQueue<CpuResource>), Growth> {
+    /// Takes the queue, for which one without room stands in.
+    fn take_queue(&mut self) -> FlushQueue<CpuResource> {
+        let roomless = FlushQueue::roomless(self.queue.key());
+        core::mem::replace(&mut self.queue, roomless)
+    }
+
+    /// For how many things there is room and should be, and of which domain they are.
+    fn wants(&self) -> Result<(u32, u32, DomainKey), Growth> {
         if self.aside.is_some() {
             return Err(Growth::Grown); // closed meanwhile: nothing to be done here
         }
         let (room, most) = (self.queue.room(), self.batch.saturating_mul(2));
         let wanted = room.saturating_mul(4).max(FIRST_ROOM).min(most);
         match room < wanted {
-            true => Ok((room, wanted, self.queue.without_room())),
+            true => Ok((room, wanted, self.queue.key())),
             false => Err(Growth::Largest),
         }
     }

@@ -36,15 +36,14 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     pub fn domain(&self) -> &Domain<P, T> {
         &self.domain
     }
+}
 
+impl<P: DedicatedMemory, T: Translator<P>> Watched<P, T> {
     /// [`Domain::map`], reported to the oracle.
     ///
     /// # Errors
     /// Those of [`Domain::map`], unchanged.
-    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError>
-    where
-        P: DedicatedMemory,
-    {
+    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
         self.mapping(&[buffer], direction, |d| d.map(buffer, direction))
     }
 
@@ -52,10 +51,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     ///
     /// # Errors
     /// Those of [`Domain::map_list`], unchanged.
-    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError>
-    where
-        P: DedicatedMemory,
-    {
+    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
         self.mapping(list, direction, |d| d.map_list(list, direction))
     }
 
@@ -68,13 +64,12 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         iova: Iova,
         buffer: PhysRange,
         direction: Direction,
-    ) -> Result<Mapping, MapError>
-    where
-        P: DedicatedMemory,
-    {
+    ) -> Result<Mapping, MapError> {
         self.mapping(&[buffer], direction, |d| d.map_at(iova, buffer, direction))
     }
+}
 
+impl<P: Platform, T: Translator<P>> Watched<P, T> {
     pub(super) fn mapping(
         &self,
         list: &[PhysRange],

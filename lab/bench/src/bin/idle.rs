@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a domain takes of the heap before it maps anything, on hosts of 1 to 256 CPUs; and a client
 //! of its DMA API beside it. As a table of Markdown, in bytes.
-#![allow(clippy::disallowed_types)] // a counter of the program
 
+#[path = "../../../../crates/dma/tests/it/allocators/counting.rs"]
+mod counting;
+
+use counting::live_bytes;
 use ioatlas_dma::{
     design::presets,
     dma_api::{ClientConfig, Dma, DmaConfig},
@@ -11,49 +14,25 @@ use ioatlas_dma::{
     translator::{Paged, Uncached},
 };
 use ioatlas_host::{Host, HostConfig};
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    error::Error,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
-
-/// The system's allocator, counted.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all calls go to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of `System`.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of `System`, which gave out `at`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use std::{error::Error, fmt::Display, sync::Arc};
 
 /// Bytes that `make` leaves allocated, with what it makes.
 fn bytes_of<R>(
     make: impl FnOnce() -> Result<R, Box<dyn Error>>,
-) -> Result<(R, usize), Box<dyn Error>> {
-    let before = LIVE.load(Ordering::Relaxed);
+) -> Result<(R, i64), Box<dyn Error>> {
+    let before = live_bytes();
     let made = make()?;
-    Ok((made, LIVE.load(Ordering::Relaxed) - before))
+    Ok((made, live_bytes() - before))
 }
 
 const CPUS: [usize; 4] = [1, 4, 64, 256];
 
+/// The cells of a row, but for the first.
+fn cells(cells: [impl Display; CPUS.len()]) -> String {
+    cells.map(|cell| format!(" {cell} |")).concat()
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let cells = |cells: [usize; CPUS.len()]| cells.map(|bytes| format!(" {bytes} |")).concat();
     println!("| CPUs |{}", cells(CPUS));
     println!("|---|{}", "--:|".repeat(CPUS.len()));
     let mut clients = [0; CPUS.len()];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Counts what the calling thread asks of the allocator, and fails where it is told to. A test
-//! program that includes this file uses it for all.
+//! Counts what the calling thread asks of the allocator, and fails where it is told to. A program
+//! that includes this file uses it for all.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -79,6 +79,7 @@ pub fn failing<R>(which: Failing, f: impl FnOnce() -> R) -> (R, bool) {
 }
 
 /// What the calling thread has asked of the allocator, frees included.
+#[allow(dead_code)] // as above
 pub fn calls() -> u64 {
     CALLS.get()
 }

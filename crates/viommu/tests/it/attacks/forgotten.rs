@@ -136,12 +136,12 @@ fn clocks_and_watches_that_panic() {
                     lab.told.extend(at.iter().map(|at| at.page()));
                     drop(buffer);
                 }
-                // mapped or not: nobody knows
+                // it may be mapped, or not
                 Err(_) => lab.lost.extend(list.iter().map(|at| at.addr.page())),
             }
         }
         assert!(!lab.lost.is_empty(), "nothing panicked");
-        // what was told to nobody lies where the aperture ends
+        // what the device was not told lies where the aperture ends
         let end = lab.domain.translator().aperture().end().0;
         lab.told.extend((end - 128..end).map(IovaPage));
         drop(client);
@@ -274,7 +274,7 @@ fn on_another_thread() {
         let other = move || {
             for given in from_here {
                 let buffer = clone.take_back(given).expect("unmapped");
-                to_here.send(buffer).expect("somebody listens");
+                to_here.send(buffer).expect("the receiver is there");
             }
         };
         let other = std::thread::spawn(other);

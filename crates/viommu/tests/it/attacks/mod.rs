@@ -302,7 +302,7 @@ impl Lab {
     }
 }
 
-/// Whoever has the memory that is free.
+/// The owners of all memory that is free.
 struct Victims {
     client: Dev,
     buffers: Vec<CpuBuffer<Host, BothWays>>,
