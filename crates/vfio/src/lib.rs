@@ -8,28 +8,21 @@
 //! their allocators, policies and bounce pools, work above it unchanged.
 //!
 //! ```no_run
-//! use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
-//! use ioatlas_vfio::{device::{BarIndex, PciAddress}, kernel::Linux, platform::*};
-//! use ioatlas_vfio::{space::AnySpace, translator::Vfio};
-//! use std::sync::Arc;
+//! use ioatlas_dma::units::{ByteCount, Direction};
+//! use ioatlas_vfio::{DmaDevice, device::BarIndex};
 //!
-//! let address: PciAddress = "0000:00:04.0".parse()?;
-//! let space = AnySpace::open(Arc::new(Linux), &[address])?; // says what to do where it cannot
-//! let device = space.devices()[0].clone();
-//! let memory = Arc::new(UserSpace::new(UserSpaceConfig::default())?);
-//! let domain = Arc::new(Vfio::domain(memory.clone(), space, DomainConfig::default())?);
-//! domain.attach(address.source())?; // from now on it is a bus master
-//!
-//! let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-//! let client = dma.client(ClientConfig::default())?;
-//! let buffer = memory.buffer(ByteCount(4096)).ok_or("no memory")?;
-//! let mapping = client.map_sg(buffer, Direction::FromDevice)?;
-//! device.bar(BarIndex(0))?.write(0x80, mapping.iova().0)?; // as the device wants it
+//! let nic = DmaDevice::open("0000:00:04.0")?; // says what to do where it cannot
+//! let buffer = nic.memory().buffer(ByteCount(4096)).ok_or("no memory")?;
+//! let mapping = nic.map_sg(buffer, Direction::FromDevice)?;
+//! nic.device().bar(BarIndex(0))?.write(0x80, mapping.iova().0)?; // as the device wants it
 //! // ...
-//! let buffer = client.unmap(mapping)?; // the device reaches it no more
+//! let buffer = nic.unmap(mapping)?; // the device reaches it no more
 //! # drop(buffer);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`DmaDevice`] has an address space for one device, with defaults that are right for most; what
+//! it is made of is here, too, for all else.
 //!
 //! # Words
 //!
@@ -46,6 +39,7 @@
 //! space. A driver may drop its handles whenever it likes.
 
 pub mod device;
+mod dma_device;
 pub mod error;
 pub mod kernel;
 pub mod platform;
@@ -53,6 +47,8 @@ pub mod platform;
 pub mod simulated;
 pub mod space;
 pub mod translator;
+
+pub use dma_device::{DmaClient, DmaDevice, OpenDeviceError, OpenOptions};
 
 /// The example in README compiles and runs.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use crate::{
     bounce::Way,
     pattern::{PatternError, SizesError},
     platform::host,
-    subjects::{Addressed, AllocatorAlone, Bounced, Nothing, TableAlone, Whole},
+    subjects::{Addressed, AllocatorAlone, Bounced, Nothing, Slices, TableAlone, Whole},
 };
 use ioatlas_dma::{
     design::{self, Design},
@@ -29,6 +29,8 @@ pub enum Kind {
     /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the
     /// pattern are not looked at.
     Bounce(Way),
+    /// The same of a slice.
+    Slice(Way),
     /// The address API of the DMA API over such a domain.
     Raw,
     /// The control loop: see [`crate::control`].
@@ -58,6 +60,7 @@ impl fmt::Display for Kind {
             Kind::Allocator(allocator) => write!(f, "allocator/{}", allocator.name()),
             Kind::Table => write!(f, "table"),
             Kind::Bounce(way) => write!(f, "bounce/{}", way.name()),
+            Kind::Slice(way) => write!(f, "slice/{}", way.name()),
             Kind::Raw => write!(f, "raw"),
             Kind::Control => write!(f, "control"),
             Kind::Nothing => write!(f, "nothing"),
@@ -82,7 +85,7 @@ impl fmt::Display for Case {
 pub enum CaseError {
     /// Too few parts, too many, or none of the kinds.
     #[error(
-        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, or table, raw, control or nothing /PATTERN/SIZES"
+        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, slice/WAY/PATTERN/SIZES, or table, raw, control or nothing /PATTERN/SIZES"
     )]
     Shape(String),
     /// Neither way that data go.
@@ -138,6 +141,7 @@ impl FromStr for Case {
             }
             ["allocator", a, pattern, sizes] => (Kind::Allocator(allocator(a)?), pattern, sizes),
             ["bounce", way, pattern, sizes] => (Kind::Bounce(self::way(way)?), pattern, sizes),
+            ["slice", way, pattern, sizes] => (Kind::Slice(self::way(way)?), pattern, sizes),
             ["table", pattern, sizes] => (Kind::Table, pattern, sizes),
             ["raw", pattern, sizes] => (Kind::Raw, pattern, sizes),
             ["control", pattern, sizes] => (Kind::Control, pattern, sizes),
@@ -165,6 +169,7 @@ pub enum Ours {
     Allocator(Box<AllocatorAlone<Host>>),
     Table(Box<TableAlone<Host, VtdSecond48>>),
     Bounce(Box<Bounced>),
+    Slice(Box<Slices>),
     Raw(Box<Addressed>),
     Control(Control<Host>),
     Nothing(Nothing),
@@ -189,6 +194,7 @@ impl Ours {
                 Ours::Table(Box::new(table))
             }
             Kind::Bounce(way) => Ours::Bounce(Box::new(Bounced::new(platform, way)?)),
+            Kind::Slice(way) => Ours::Slice(Box::new(Slices::new(platform, way)?)),
             Kind::Raw => Ours::Raw(Box::new(Addressed::new(platform)?)),
             Kind::Control => Ours::Control(Control::new(platform)),
             Kind::Nothing => Ours::Nothing(Nothing),
@@ -202,6 +208,7 @@ impl Ours {
             Ours::Allocator(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Table(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Bounce(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Slice(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Raw(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Control(s) => Contestant::new(s, pattern, sizes, threads),
             Ours::Nothing(s) => Contestant::new(s, pattern, sizes, threads),
@@ -222,6 +229,7 @@ mod tests {
             "table/ring1024/1",
             "domain/magazine+strict/bursts16/1",
             "bounce/read/ring256/1",
+            "slice/read/ring256/1",
             "raw/replace1000/1",
             "control/ring256/mixed",
             "nothing/producer-consumer/1",

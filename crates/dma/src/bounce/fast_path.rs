@@ -10,6 +10,7 @@
 
 use super::{
     class::{Kept, Slot},
+    pieces::{Data, Move},
     pool::{Buffer, Need, Pool},
     stats::Step,
     window::Extent,
@@ -17,13 +18,13 @@ use super::{
 use crate::{domain::Domain, platform::*, translator::Translator, units::*};
 
 impl<P: CopyMemory> Pool<P> {
-    /// A slot that shows `buffer`, and nothing of earlier users; and where the data begin. Slots
-    /// keep the pool's limits, and perhaps no others.
+    /// A slot that shows `data`, which are one buffer, and nothing of earlier users; and where they
+    /// begin. Slots keep the pool's limits, and perhaps no others.
     #[inline(always)]
     pub fn bounce_fast<T: Translator<P>>(
         &self,
         domain: &Domain<P, T>,
-        buffer: PhysRange,
+        data: impl Data + Copy,
         need: &Need,
     ) -> Option<(Iova, Slot)> {
         let p = &**domain.platform();
@@ -45,26 +46,26 @@ impl<P: CopyMemory> Pool<P> {
             kept,
         };
         let (from, to) = (need.offset, need.bytes());
-        let data = Extent {
+        let taken = Extent {
             from: from as u32,
             to: to as u32,
         };
         let after = match (perm, kept.extent()) {
             _ if to > GRANULE => None,
-            (Perm::Read, old) => (data.from <= old.from && old.to <= data.to).then_some(data),
+            (Perm::Read, old) => (taken.from <= old.from && old.to <= taken.to).then_some(taken),
             (Perm::Write, old) => {
-                (old.from <= data.from && data.to <= old.to).then_some(Extent::NONE)
+                (old.from <= taken.from && taken.to <= old.to).then_some(Extent::NONE)
             }
             // devices may have written anywhere
             (Perm::ReadWrite, _) => None,
         };
         let Some(after) = after else {
-            return self.fill_slow(domain, slot(kept), buffer, need, iova);
+            return self.fill_slow(domain, slot(kept), data, need, iova);
         };
         if perm == Perm::Read {
             let there = PhysAddr(class.first_frame(p, index).addr().0 + from);
-            if p.copy(OURS, buffer, there).is_err() {
-                return self.fill_slow(domain, slot(kept), buffer, need, iova);
+            if data.move_one(p, there, Move::In).is_err() {
+                return self.fill_slow(domain, slot(kept), data, need, iova);
             }
         }
         Some((iova, slot(Kept::new(index, after))))
@@ -75,11 +76,11 @@ impl<P: CopyMemory> Pool<P> {
         &self,
         domain: &Domain<P, T>,
         mut slot: Slot,
-        buffer: PhysRange,
+        data: impl Data,
         need: &Need,
         iova: Iova,
     ) -> Option<(Iova, Slot)> {
-        match self.fill_slot(domain.platform(), &mut slot, need, &[buffer]) {
+        match self.fill_slot(domain.platform(), &mut slot, need, data) {
             Ok(()) => Some((iova, slot)),
             Err(_) => {
                 self.give_unused(domain, Buffer::Slot(slot));
@@ -95,33 +96,32 @@ impl<P: CopyMemory> Pool<P> {
         domain: &Domain<P, T>,
         slot: Slot,
         need: &Need,
-        list: &[PhysRange],
+        data: impl Data,
     ) -> Result<(), NotMemoryError> {
         let p = &**domain.platform();
         let (from, to) = (need.offset, need.bytes());
         let (perm, index) = (slot.perm, slot.kept.index());
-        let (Some(class), [buffer]) = (self.classes.get(usize::from(slot.class)), list) else {
-            return self.give_slot(domain, slot, need, list);
+        let Some(class) = self.classes.get(usize::from(slot.class)) else {
+            return self.give_slot(domain, slot, need, data);
         };
-        let kept = match perm {
-            _ if to > GRANULE || buffer.len != need.len => None,
-            Perm::Read => Some(slot.kept),
-            Perm::Write => {
-                let there = PhysAddr(class.first_frame(p, index).addr().0 + from);
-                let data = PhysRange::new(there, need.len);
-                let done = p.take(OURS, data, buffer.addr);
-                let zeroed = Extent {
+        if to > GRANULE || !data.is_one(need.len) || perm == Perm::ReadWrite {
+            return self.give_slot(domain, slot, need, data);
+        }
+        let mut done = Ok(());
+        let mut kept = slot.kept;
+        if perm == Perm::Write {
+            let there = PhysAddr(class.first_frame(p, index).addr().0 + from);
+            done = data.move_one(p, there, Move::Take);
+            let zeroed = match done {
+                Ok(()) => Extent {
                     from: from as u32,
                     to: to as u32,
-                };
-                done.is_ok().then(|| Kept::new(index, zeroed))
-            }
-            Perm::ReadWrite => None,
-        };
-        let Some(kept) = kept else {
-            return self.give_slot(domain, slot, need, list);
-        };
+                },
+                Err(_) => Extent::NONE,
+            };
+            kept = Kept::new(index, zeroed);
+        }
         class.give(domain, kept, perm);
-        Ok(())
+        done
     }
 }

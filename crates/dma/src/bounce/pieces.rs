@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Moving bytes between a list of buffers and the frames of one bounce buffer.
+//! Moving bytes between what a driver has and the frames of one bounce buffer.
 
 use crate::{
     platform::{CopyMemory, NotMemoryError, OURS},
@@ -63,32 +63,163 @@ pub(crate) enum Move {
     Take,
 }
 
-/// Moves all `len` bytes of `list`: for one buffer within a granule nothing is called but the
-/// platform. Fails as [`move_bytes`] does.
+/// What a bounce buffer stands for: memory by its addresses, `&[PhysRange]`, or bytes of the
+/// program's own, `&[u8]` where they go in and `&mut [u8]` where they come back.
+pub(crate) trait Data: Sized {
+    /// Whether it is `len` bytes that follow each other.
+    fn is_one(&self, len: ByteCount) -> bool;
+
+    /// Moves these to or from `there`, where as many follow each other.
+    fn move_one<P: CopyMemory>(
+        self,
+        p: &P,
+        there: PhysAddr,
+        way: Move,
+    ) -> Result<(), NotMemoryError>;
+
+    /// Moves all `len` bytes, the first of which is `offset` bytes into the bounce buffer. Where
+    /// there are fewer of them now, no others are moved, and what is taken is zeroed all the same.
+    fn move_each<P: CopyMemory>(
+        self,
+        p: &P,
+        len: ByteCount,
+        offset: u64,
+        frames: &impl Frames,
+        way: Move,
+    ) -> Result<(), NotMemoryError>;
+}
+
+impl Data for &[PhysRange] {
+    #[inline(always)]
+    fn is_one(&self, len: ByteCount) -> bool {
+        matches!(self, [buffer] if buffer.len == len)
+    }
+
+    #[inline(always)]
+    fn move_one<P: CopyMemory>(
+        self,
+        p: &P,
+        there: PhysAddr,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        let [buffer] = self else { return Ok(()) };
+        match way {
+            Move::In => p.copy(OURS, *buffer, there),
+            Move::Out => p.copy(OURS, PhysRange::new(there, buffer.len), buffer.addr),
+            Move::Take => p.take(OURS, PhysRange::new(there, buffer.len), buffer.addr),
+        }
+    }
+
+    fn move_each<P: CopyMemory>(
+        self,
+        p: &P,
+        len: ByteCount,
+        offset: u64,
+        frames: &impl Frames,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        let all = Span::new(ByteCount(0), len);
+        move_bytes(p, self, all, offset, frames, way)
+    }
+}
+
+impl Data for &[u8] {
+    #[inline(always)]
+    fn is_one(&self, len: ByteCount) -> bool {
+        self.len() as u64 == len.0
+    }
+
+    #[inline(always)]
+    fn move_one<P: CopyMemory>(
+        self,
+        p: &P,
+        there: PhysAddr,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        debug_assert_eq!(way, Move::In);
+        p.write(OURS, self, there)
+    }
+
+    fn move_each<P: CopyMemory>(
+        self,
+        p: &P,
+        len: ByteCount,
+        offset: u64,
+        frames: &impl Frames,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        let (mut rest, mut at) = (&self[..self.len().min(len.0 as usize)], offset);
+        while !rest.is_empty() {
+            let (there, here) = frames.stretch(at, rest.len() as u64);
+            let (first, others) = rest.split_at(here as usize);
+            first.move_one(p, there, way)?;
+            (rest, at) = (others, at + here);
+        }
+        Ok(())
+    }
+}
+
+impl Data for &mut [u8] {
+    #[inline(always)]
+    fn is_one(&self, len: ByteCount) -> bool {
+        self.len() as u64 == len.0
+    }
+
+    #[inline(always)]
+    fn move_one<P: CopyMemory>(
+        self,
+        p: &P,
+        there: PhysAddr,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        debug_assert_ne!(way, Move::In);
+        let bytes = ByteCount(self.len() as u64);
+        p.read(OURS, there, self)?;
+        match way {
+            Move::Take => p.zero(OURS, PhysRange::new(there, bytes)),
+            _ => Ok(()),
+        }
+    }
+
+    fn move_each<P: CopyMemory>(
+        self,
+        p: &P,
+        len: ByteCount,
+        offset: u64,
+        frames: &impl Frames,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        let moved = self.len().min(len.0 as usize);
+        let (mut rest, mut at) = (&mut self[..moved], offset);
+        while !rest.is_empty() {
+            let (there, here) = frames.stretch(at, rest.len() as u64);
+            let (first, others) = rest.split_at_mut(here as usize);
+            first.move_one(p, there, way)?;
+            (rest, at) = (others, at + here);
+        }
+        match way {
+            Move::Take => zero_bytes(p, at, offset + len.0, frames),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Moves all `len` bytes of `data`: for one buffer within a granule nothing is called but the
+/// platform. Fails as [`Data::move_each`] does.
 #[inline(always)]
 pub(crate) fn move_all<P: CopyMemory>(
     p: &P,
-    list: &[PhysRange],
+    data: impl Data,
     len: ByteCount,
     offset: u64,
     frames: &impl Frames,
     way: Move,
 ) -> Result<(), NotMemoryError> {
-    let [buffer] = list else {
-        let all = Span::new(ByteCount(0), len);
-        return move_bytes(p, list, all, offset, frames, way);
-    };
     // a caller that shows another list than was mapped gets no byte moved beyond it
-    if offset + len.0 > GRANULE || buffer.len != len {
-        let all = Span::new(ByteCount(0), len);
-        return move_bytes(p, list, all, offset, frames, way);
+    if offset + len.0 > GRANULE || !data.is_one(len) {
+        return data.move_each(p, len, offset, frames, way);
     }
-    let there = PhysAddr(frames.frame(0).addr().0 + offset);
-    match way {
-        Move::In => p.copy(OURS, PhysRange::new(buffer.addr, len), there),
-        Move::Out => p.copy(OURS, PhysRange::new(there, len), buffer.addr),
-        Move::Take => p.take(OURS, PhysRange::new(there, len), buffer.addr),
-    }
+    data.move_one(p, PhysAddr(frames.frame(0).addr().0 + offset), way)
 }
 
 /// Moves `span` of `list`, whose first byte is `offset` bytes into the bounce buffer. Fails with

@@ -9,7 +9,7 @@ use super::{
     class::{Class, KINDS, Kept, NoSlot, Slot, WordRack},
     config::{Growth, PoolConfig, PoolConfigError, SLOT_PAGES_LG2_MAX},
     cost_model::{Advice, CostModel, Route},
-    pieces::{Move, Span},
+    pieces::{Data, Move, Span},
     single_use::SingleUseBuffer,
     stats::{ReturnError, Step, StepStats},
     window::{Extent, Window},
@@ -206,21 +206,21 @@ impl<P: CopyMemory> Pool<P> {
         &rest[usize::from(slot.class) - self.classes.len()]
     }
 
-    /// Makes a buffer show `list`, and nothing of earlier users.
+    /// Makes a buffer show `data`, and nothing of earlier users.
     pub fn fill(
         &self,
         p: &P,
         buffer: &mut Buffer,
         need: &Need,
-        list: &[PhysRange],
+        data: impl Data,
     ) -> Result<(), NotMemoryError> {
         match buffer {
-            Buffer::Slot(slot) => self.fill_slot(p, slot, need, list)?,
+            Buffer::Slot(slot) => self.fill_slot(p, slot, need, data)?,
             Buffer::Run(run) => {
                 let window = window(self.chunks.frames(p, run), run.perm, run.bytes(), need);
-                run.extent = window.fill(p, list, run.extent)?;
+                run.extent = window.fill(p, data, run.extent)?;
             }
-            Buffer::Own(own) => own.fill(p, list, need.direction)?,
+            Buffer::Own(own) => own.fill(p, data, need.direction)?,
         }
         Ok(())
     }
@@ -230,11 +230,11 @@ impl<P: CopyMemory> Pool<P> {
         p: &P,
         slot: &mut Slot,
         need: &Need,
-        list: &[PhysRange],
+        data: impl Data,
     ) -> Result<(), NotMemoryError> {
         let (class, index) = (self.class(slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
-        slot.kept = Kept::new(index, window.fill(p, list, slot.kept.extent())?);
+        slot.kept = Kept::new(index, window.fill(p, data, slot.kept.extent())?);
         Ok(())
     }
 
@@ -269,18 +269,18 @@ impl<P: CopyMemory> Pool<P> {
         domain: &Domain<P, T>,
         buffer: Buffer,
         need: &Need,
-        list: &[PhysRange],
+        data: impl Data,
     ) -> Result<(), ReturnError> {
         let p = &**domain.platform();
         match buffer {
-            Buffer::Slot(slot) => Ok(self.give_slot(domain, slot, need, list)?),
+            Buffer::Slot(slot) => Ok(self.give_slot(domain, slot, need, data)?),
             Buffer::Run(run) => {
                 let window = window(self.chunks.frames(p, &run), run.perm, run.bytes(), need);
-                let (copied, extent) = window.empty(p, list, run.extent);
+                let (copied, extent) = window.empty(p, data, run.extent);
                 self.chunks.give(run, extent);
                 Ok(copied?)
             }
-            Buffer::Own(own) => own.into_inner().end(domain, list, need.direction),
+            Buffer::Own(own) => own.into_inner().end(domain, data, need.direction),
         }
     }
     /// The same of a slot.
@@ -290,12 +290,12 @@ impl<P: CopyMemory> Pool<P> {
         domain: &Domain<P, T>,
         slot: Slot,
         need: &Need,
-        list: &[PhysRange],
+        data: impl Data,
     ) -> Result<(), NotMemoryError> {
         let p = &**domain.platform();
         let (class, index) = (self.class(&slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
-        let (copied, extent) = window.empty(p, list, slot.kept.extent());
+        let (copied, extent) = window.empty(p, data, slot.kept.extent());
         class.give(domain, Kept::new(index, extent), slot.perm);
         copied
     }

@@ -2,7 +2,7 @@
 //! Buffers mapped for one use: what is left when the pools are full, and what Linux does today.
 
 use super::{
-    pieces::{Frames, Move, Span, move_bytes},
+    pieces::{Data, Frames, Move, Span, move_bytes},
     stats::{Lack, ReturnError},
     window::{Extent, Window},
 };
@@ -44,16 +44,16 @@ impl SingleUseBuffer {
             direction,
         }
     }
-    /// Makes it show `list`.
+    /// Makes it show `data`.
     pub fn fill<P: CopyMemory>(
         &self,
         p: &P,
-        list: &[PhysRange],
+        data: impl Data,
         direction: Direction,
     ) -> Result<(), NotMemoryError> {
         let window = self.window(direction);
         let zeroed = Extent::zeroed(window.perm, window.bytes);
-        window.fill(p, list, zeroed).map(drop)
+        window.fill(p, data, zeroed).map(drop)
     }
     /// Moves a part of it.
     pub fn sync<P: CopyMemory>(
@@ -69,10 +69,10 @@ impl SingleUseBuffer {
     pub fn end<P: CopyMemory, T: Translator<P>>(
         self,
         domain: &Domain<P, T>,
-        list: &[PhysRange],
+        data: impl Data,
         direction: Direction,
     ) -> Result<(), ReturnError> {
-        let copied = self.window(direction).copy_out(&**domain.platform(), list);
+        let copied = self.window(direction).copy_out(&**domain.platform(), data);
         domain.unmap_with_frames(self.mapping, self.frames)?;
         Ok(copied?)
     }

@@ -225,19 +225,10 @@ impl BounceError {
 }
 
 /// Why a buffer's end went wrong.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ReturnError {
-    NotMemory(NotMemoryError),
-    Unmap(UnmapError),
-}
-
-impl From<NotMemoryError> for ReturnError {
-    fn from(why: NotMemoryError) -> Self {
-        ReturnError::NotMemory(why)
-    }
-}
-
-impl From<UnmapError> for ReturnError {
-    fn from(why: UnmapError) -> Self {
-        ReturnError::Unmap(why)
-    }
+    #[error(transparent)]
+    NotMemory(#[from] NotMemoryError),
+    #[error(transparent)]
+    Unmap(#[from] UnmapError),
 }

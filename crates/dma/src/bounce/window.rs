@@ -16,7 +16,7 @@
 //! What a device wrote past its buffer lies outside, and is zeroed before it becomes part of a
 //! later user's buffer.
 
-use super::pieces::{Frames, Move, Span, move_all, move_bytes, zero_bytes};
+use super::pieces::{Data, Frames, Move, Span, move_all, move_bytes, zero_bytes};
 use crate::{
     platform::{CopyMemory, NotMemoryError},
     units::*,
@@ -72,13 +72,13 @@ impl<F: Frames> Window<F> {
         (self.offset, self.offset + self.len.0)
     }
 
-    /// Makes it show `list`, and nothing of earlier users; returns the extent
+    /// Makes it show `data`, and nothing of earlier users; returns the extent
     /// that describes it then.
     #[inline(always)] // most of it is known where it is called
     pub fn fill<P: CopyMemory>(
         &self,
         p: &P,
-        list: &[PhysRange],
+        data: impl Data,
         extent: Extent,
     ) -> Result<Extent, NotMemoryError> {
         let (from, to) = self.data();
@@ -106,18 +106,18 @@ impl<F: Frames> Window<F> {
             }
         };
         if self.direction != Direction::FromDevice {
-            move_all(p, list, self.len, self.offset, &self.frames, Move::In)?;
+            move_all(p, data, self.len, self.offset, &self.frames, Move::In)?;
         }
         Ok(after)
     }
 
     /// Brings back what the device wrote.
     #[inline(always)]
-    pub fn copy_out<P: CopyMemory>(&self, p: &P, list: &[PhysRange]) -> Result<(), NotMemoryError> {
+    pub fn copy_out<P: CopyMemory>(&self, p: &P, data: impl Data) -> Result<(), NotMemoryError> {
         if self.direction == Direction::ToDevice {
             return Ok(());
         }
-        move_all(p, list, self.len, self.offset, &self.frames, Move::Out)
+        move_all(p, data, self.len, self.offset, &self.frames, Move::Out)
     }
 
     /// Brings back what the device wrote, and leaves it to its next user, with the extent that
@@ -126,19 +126,19 @@ impl<F: Frames> Window<F> {
     pub fn empty<P: CopyMemory>(
         &self,
         p: &P,
-        list: &[PhysRange],
+        data: impl Data,
         extent: Extent,
     ) -> (Result<(), NotMemoryError>, Extent) {
         let takes = self.perm == Perm::Write && self.direction != Direction::ToDevice;
         if takes {
-            let taken = move_all(p, list, self.len, self.offset, &self.frames, Move::Take);
+            let taken = move_all(p, data, self.len, self.offset, &self.frames, Move::Take);
             let after = match taken {
                 Ok(()) => self.zeroed_data(),
                 Err(_) => Extent::NONE, // somewhere it ended
             };
             return (taken, after);
         }
-        let copied = self.copy_out(p, list);
+        let copied = self.copy_out(p, data);
         let cleared = self.clear(p, extent);
         (
             copied,

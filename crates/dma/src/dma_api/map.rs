@@ -159,7 +159,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             return None;
         }
         let need = self.need(buffer, buffer.len, direction);
-        let (iova, slot) = pool.bounce_fast(&self.dma.domain, buffer, &need)?;
+        let (iova, slot) = pool.bounce_fast(&self.dma.domain, list, &need)?;
         Some((iova, buffer.len, slot))
     }
 
@@ -270,7 +270,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     return Err(other_way);
                 }
                 let need = self.need(buffer, buffer.len, direction);
-                let bounced = pool.bounce_fast(domain, buffer, &need);
+                let bounced = pool.bounce_fast(domain, list, &need);
                 let (iova, slot) = bounced.ok_or(other_way)?;
                 Ok((iova, buffer.len, Held::Bounced(Buffer::Slot(slot))))
             }

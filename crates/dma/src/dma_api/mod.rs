@@ -87,6 +87,7 @@ mod pools;
 mod raw;
 mod raw_table;
 mod shares;
+mod slice;
 mod stream;
 mod sync;
 mod unmap;
@@ -112,6 +113,7 @@ pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;
 pub use raw::{IntoRawError, RawDmaError, RawList, SyncFor};
 pub use shares::{Shares, SharesConfig};
+pub use slice::{MappedCopy, MappedSlice};
 pub use stream::Stream;
 pub use watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch};
 

@@ -76,10 +76,22 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     #[cold]
     fn end_watched<L: DmaBuffer>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
         let (iova, len, direction) = (mapping.iova, mapping.len, mapping.direction);
+        self.watched(iova, len, direction, || self.end_here(mapping))
+    }
+
+    /// Ends what lies there by `end`, and tells what watches.
+    #[cold]
+    pub(super) fn watched<R>(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Direction,
+        end: impl FnOnce() -> R,
+    ) -> R {
         // before it ends, as its address may be another mapping's right after
         let mut event = self.event(iova, len, direction);
         self.dma.watch.unmapped(&event);
-        let ended = self.end_here(mapping);
+        let ended = end();
         event.at = self.event(iova, len, direction).at;
         let retired = self.dma.domain.stats().retired;
         if retired.pages.0 == 0 && retired.frames == 0 {

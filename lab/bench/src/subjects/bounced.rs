@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A short operation through a bounce slot that is kept: what the DMA API adds to the copy.
+//! A short operation through a bounce slot that is kept: what the DMA API adds to the copy, of
+//! memory that is named by its addresses, and of slices.
 
 use super::{Tables, dma_api};
 use crate::{
@@ -8,7 +9,10 @@ use crate::{
     platform::{Slots, lend},
 };
 use ioatlas_dma::{
-    dma_api::{ClassConfig, Client, ClientConfig, DmaConfig, DmaMapping, Placement, PoolConfig},
+    dma_api::{
+        ClassConfig, Client, ClientConfig, DmaConfig, DmaMapping, MappedSlice, Placement,
+        PoolConfig,
+    },
     platform::ContiguousMemory,
     units::*,
 };
@@ -44,21 +48,8 @@ impl Bounced {
                 "a platform without contiguous memory for buffers",
             ));
         };
-        let pool = PoolConfig::of(ClassConfig {
-            pages_lg2: 0,
-            slots: SLOTS,
-        });
-        let config = DmaConfig {
-            pool,
-            ..DmaConfig::default()
-        };
-        let dma = dma_api(platform, config)?;
-        let config = ClientConfig {
-            placement: Placement::Always,
-            ..ClientConfig::default()
-        };
         Ok(Bounced {
-            client: dma.client(config).map_err(Failure::new)?,
+            client: client(platform)?,
             way,
             memory: memory.run().first.addr(),
         })
@@ -69,6 +60,23 @@ impl Bounced {
         hand.next += 1;
         PhysRange::new(PhysAddr(self.memory.0 + nth * LEN), ByteCount(LEN))
     }
+}
+
+fn client(platform: Arc<Host>) -> Result<Client<Host, Tables>, Failure> {
+    let pool = PoolConfig::of(ClassConfig {
+        pages_lg2: 0,
+        slots: SLOTS,
+    });
+    let config = DmaConfig {
+        pool,
+        ..DmaConfig::default()
+    };
+    let dma = dma_api(platform, config)?;
+    let config = ClientConfig {
+        placement: Placement::Always,
+        ..ClientConfig::default()
+    };
+    dma.client(config).map_err(Failure::new)
 }
 
 /// Which buffer comes next.
@@ -114,5 +122,59 @@ impl Subject for Bounced {
     #[inline(always)]
     fn give(&self, _: &mut Hand, mapping: DmaMapping) -> Result<(), Failure> {
         self.client.unmap(mapping).map(drop).map_err(Failure::new)
+    }
+}
+
+/// The same of slices: pairs are `map_slice` and `finish`. What a pattern has outstanding borrows
+/// the client and the bytes, so neither ever ends.
+pub struct Slices {
+    client: &'static Client<Host, Tables>,
+    way: Way,
+}
+
+impl Slices {
+    /// On `platform`.
+    ///
+    /// # Errors
+    /// It is too small.
+    pub fn new(platform: Arc<Host>, way: Way) -> Result<Self, Failure> {
+        let client = Box::leak(Box::new(client(platform)?));
+        Ok(Slices { client, way })
+    }
+}
+
+type Bytes = &'static mut [u8];
+
+impl Subject for Slices {
+    type Token = MappedSlice<'static, Bytes, Host, Tables>;
+    /// Those that are not mapped.
+    type Hand = Vec<Bytes>;
+
+    fn hand(&self, _: usize) -> Vec<Bytes> {
+        self.client.dma().domain().platform().enter();
+        let all = vec![0; (BUFFERS * LEN) as usize].leak();
+        all.chunks_mut(LEN as usize).collect()
+    }
+    #[inline]
+    fn take(&self, hand: &mut Vec<Bytes>, _: PageCount) -> Result<Self::Token, Failure> {
+        let none = || Failure::new("no slice left");
+        let bytes = hand.pop().ok_or_else(none)?;
+        let mapped = self.client.map_slice(bytes, self.way.direction());
+        mapped.map_err(Failure::new)
+    }
+    #[inline(always)]
+    fn take_into(
+        &self,
+        hand: &mut Vec<Bytes>,
+        pages: PageCount,
+        place: &mut Option<Self::Token>,
+    ) -> Result<(), Failure> {
+        *place = Some(self.take(hand, pages)?);
+        Ok(())
+    }
+    #[inline(always)]
+    fn give(&self, hand: &mut Vec<Bytes>, mapped: Self::Token) -> Result<(), Failure> {
+        hand.push(mapped.finish().map_err(Failure::new)?);
+        Ok(())
     }
 }

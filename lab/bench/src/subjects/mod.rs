@@ -13,7 +13,7 @@ mod unit;
 
 pub use addressed::Addressed;
 pub use allocator::AllocatorAlone;
-pub use bounced::Bounced;
+pub use bounced::{Bounced, Slices};
 pub use domain::Whole;
 pub use late::Late;
 pub use nothing::Nothing;

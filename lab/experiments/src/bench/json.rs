@@ -57,6 +57,7 @@ impl Names {
             What::Ours(Kind::Allocator(a)) => names("allocator", Some(a.name()), none),
             What::Ours(Kind::Table) => names("table", none, none),
             What::Ours(Kind::Bounce(_)) => names("bounce", none, none),
+            What::Ours(Kind::Slice(_)) => names("slice", none, none),
             What::Ours(Kind::Control) => names("control", none, none),
             What::Ours(Kind::Raw) => names("raw", none, none),
             What::Ours(Kind::Nothing) => names("nothing", none, none),

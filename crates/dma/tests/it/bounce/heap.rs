@@ -3,12 +3,13 @@
 
 use crate::{
     allocators::counting::{Failing, failing},
-    bounce::rig::Rig,
+    bounce::rig::{Rig, Tables},
     lend,
 };
 use ioatlas_dma::{
     dma_api::*, domain::*, iova::AllocErrorCause, platform::*, policy, translator::*, units::*,
 };
+use ioatlas_host::Host;
 
 pub const PLACEMENTS: [Placement; 4] = [
     Placement::Never,
@@ -193,6 +194,41 @@ fn a_heap_that_stays_empty_refuses_maps_until_it_is_not() {
     for placement in PLACEMENTS {
         let (_, most) = all_survive(placement, Failing::From);
         assert!(most > 2, "{placement:?}: {most}");
+    }
+}
+
+/// Of a slot, of pages of a chunk, and of more than one has; twice, so that there is memory.
+#[test]
+fn a_slice_is_mapped_or_refused() {
+    let all = |client: &Client<Host, Tables>, bytes: &mut [u8]| {
+        let mut refused = 0;
+        for len in [50, 5 * 4096, 70 * 4096, 50, 5 * 4096, 70 * 4096] {
+            match client.map_slice(&mut bytes[..len], Direction::Bidirectional) {
+                Ok(mapped) => drop(mapped.finish().expect("a live mapping")),
+                Err(error) if lacks_memory(&error) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        refused
+    };
+    for placement in PLACEMENTS {
+        for nth in 0.. {
+            let rig = Rig::new(small());
+            let client = rig.client(placement);
+            let mut bytes = vec![7; 70 * 4096];
+            let (refused, failed) = failing(Failing::Nth(nth), || all(&client, &mut bytes));
+            assert!(refused <= 1, "{placement:?} without {nth}: {refused}");
+            assert_eq!(all(&client, &mut bytes), 0, "P10: memory again");
+            assert!(bytes.iter().all(|byte| *byte == 7), "P7: {placement:?}");
+            rig.dma.audit().expect("P10: nothing is lost");
+            rig.domain.flush().expect("a flush");
+            let audit = rig.domain.audit().expect("P10: nothing is lost");
+            assert_eq!(audit.stats.quarantined, policy::Held::default(), "P10");
+            if !failed {
+                assert!(nth > 2, "{placement:?}: {nth}");
+                break;
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod failures;
 mod identity;
 mod kernels;
 mod model;
+mod opening;
 mod place;
 mod rig;
 mod threads;

@@ -66,6 +66,35 @@ fn tokens_and_guards() {
     });
 }
 
+/// Of the driver's own memory, which stays its own.
+#[test]
+fn slices() {
+    const OURS: u8 = 7;
+    const BYTES: usize = LEN.0 as usize;
+    for (mut lab, client, placement) in cases() {
+        let (mut one, mut other) = ([OURS; BYTES], vec![OURS; BYTES]);
+        let lost = client.map_slice(&mut one[..], BOTH).expect("room");
+        lab.tell(lost.iova());
+        forget(lost);
+        let dropped = client.map_slice(&mut other[..], BOTH).expect("room");
+        lab.tell(dropped.iova());
+        drop(dropped);
+        let ended = client.map_slice([OURS; BYTES], BOTH).expect("room");
+        lab.tell(ended.iova());
+        let ended = ended.finish().expect("unmapped");
+        drop(client);
+        lab.judge();
+        assert_eq!((&one[..], &other[..]), (&[OURS; BYTES][..], &one[..]), "P7");
+        assert_eq!((ended[0], &ended[1..]), (DEVICE, &one[1..]), "P7");
+        // without a pool, a copy has frames of its own
+        let of_it = match placement {
+            Placement::Never => PAGES,
+            _ => 0,
+        };
+        lab.end_with(of_it);
+    }
+}
+
 /// They end with mappings alive.
 #[test]
 fn streams() {

@@ -4,12 +4,13 @@
 //!
 //! `malice`: at any time, on simulated CPUs, from seeds. `attacks`: each attack by itself.
 //! `bad_input`: what a driver may do wrong. `mixed`: devices, placements and failures in one
-//! domain.
+//! domain. `slices`: memory of the program that no device reaches.
 
 mod attacks;
 mod bad_input;
 mod malice;
 mod mixed;
 mod rig;
+mod slices;
 
 use crate::suite::{placements, rig as suite};
