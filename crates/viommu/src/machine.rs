@@ -144,7 +144,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
             return Err(PagedError::Shape { levels, entries }.into());
         }
         let Design { domain, tables } = design.into();
-        let tables = Paged::new(&*self.platform, unit, tables)?;
+        let tables = Paged::new(&self.platform, unit, tables)?;
         let (platform, colours) = (self.platform.clone(), self.colours.clone());
         Ok(Domain::coloured(platform, tables, domain, colours)?)
     }

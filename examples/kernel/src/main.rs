@@ -61,7 +61,7 @@ fn run() -> Outcome<()> {
     let unit = Arc::new(unit);
     println!("unit at {base}\n{}", unit.explain());
 
-    let tables = Paged::new(&Kernel, unit.clone(), TableConfig::default())?;
+    let tables = Paged::new(&Arc::new(Kernel), unit.clone(), TableConfig::default())?;
     let io = Io::new(Arc::new(Kernel), tables, DomainConfig::default())?;
     let io = Arc::new(io);
     let edu = Edu::find().ok_or("there is no edu device")?;

@@ -100,7 +100,7 @@ fn design() -> Design {
 fn domain<P: Platform>(platform: Arc<P>) -> Dom<P> {
     let Design { domain, tables } = design();
     let unit = Arc::new(Uncached::new());
-    let tables = Paged::new(&*platform, unit, tables).expect("a root table");
+    let tables = Paged::new(&platform, unit, tables).expect("a root table");
     Domain::new(platform, tables, domain).expect("a domain")
 }
 

@@ -27,7 +27,7 @@
 //! # use ioatlas_dma::translator::Paged;
 //! # use std::sync::Arc;
 //! # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-//! # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+//! # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 //! # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
 //! # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
 //! # let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
@@ -372,9 +372,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     pub fn give<W: Way>(&self, buffer: CpuBuffer<P, W>) -> Result<DeviceBuffer<P, W>, DmaMapError> {
         let mut memory = buffer.memory;
         let domain = self.dma().domain();
-        // the same page may be a live table there; of a platform without state there is one
-        let same = Arc::ptr_eq(&memory.platform, domain.platform()) || size_of::<P>() == 0;
-        if !same {
+        // the same page may be a live table there
+        if !same(&memory.platform, domain.platform()) {
             return Err(DmaMapError::OtherPlatform);
         }
         // what this domain has seen, it still has where the buffer is bounced now

@@ -55,7 +55,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let disk = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
@@ -95,7 +95,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
     /// # let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;

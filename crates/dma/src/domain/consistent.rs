@@ -172,7 +172,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
     /// let frame = p.frame_alloc().expect("a frame").publish();
     /// let mapping = domain.map(PhysRange::page(frame.page()), Direction::FromDevice)?;
@@ -206,7 +206,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p, table, DomainConfig::default())?;
     /// let ring = domain.alloc_consistent(ByteCount(GRANULE))?;
     /// let words = domain.words(&ring, 0);
@@ -221,7 +221,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p, table, DomainConfig::default())?;
     /// let ring = domain.alloc_consistent(ByteCount(GRANULE))?;
     /// let words = domain.words(&ring, 0);

@@ -70,6 +70,9 @@ pub enum DomainError {
     /// The allocator cannot work there.
     #[error(transparent)]
     Allocator(#[from] AllocatorError),
+    /// The translator's tables or unit are in memory of another platform.
+    #[error("the translator is over another platform than the domain's")]
+    OtherPlatform,
 }
 
 /// Why a domain was not switched to another mode.

@@ -197,11 +197,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     fn made(
-        platform: Arc<P>,
+        asked: Arc<P>,
         translator: T,
         config: DomainConfig,
         colours: Option<Arc<Colours<P>>>,
     ) -> Result<Self, DomainError> {
+        // what is over another platform ends there
+        let platform = translator.platform().unwrap_or(&asked).clone();
+        let is_ours = same(&platform, &asked);
         let p = &*platform;
         let colour = Colour::new(colours, config.offset);
         let whole = translator.aperture();
@@ -240,6 +243,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             platform,
         };
         let why = match refused {
+            _ if !is_ours => DomainError::OtherPlatform,
             None if fits => return Ok(domain),
             None => OutsideAperture { wanted, whole }.into(),
             Some(why) => why.into(),

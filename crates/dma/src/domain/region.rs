@@ -276,7 +276,7 @@ mod tests {
     /// With so many frames, of which the root table takes one.
     fn domain(frames: usize) -> Domain<OneCpu, Tables> {
         let p = alloc::sync::Arc::new(OneCpu::new(frames));
-        let table = Paged::new(&*p, Uncached::new(), TableConfig::default());
+        let table = Paged::new(&p, Uncached::new(), TableConfig::default());
         let table = table.expect("a frame for the root");
         Domain::new(p, table, DomainConfig::default()).expect("within the aperture")
     }

@@ -31,7 +31,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
     /// # let config = DomainConfig { policy, ..DomainConfig::default() };
     /// let domain = Domain::new(p.clone(), table, config)?; // deferred

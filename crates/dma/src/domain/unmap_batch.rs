@@ -88,7 +88,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_host::*;
     /// # use std::{collections::VecDeque, sync::Arc};
     /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// let domain = Domain::new(p.clone(), table, DomainConfig::default())?; // strict
     /// // a receive ring: the device fills its buffers in order
     /// let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + nth));

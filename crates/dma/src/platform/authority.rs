@@ -14,7 +14,7 @@
 /// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, platform::*, translator::*, units::*};
 /// # use ioatlas_host::*;
 /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-/// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+/// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
 /// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
@@ -32,7 +32,7 @@
 /// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, platform::*, translator::*, units::*};
 /// # use ioatlas_host::*;
 /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-/// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+/// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
 /// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
@@ -49,7 +49,7 @@
 /// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, platform::*, translator::*, units::*};
 /// # use ioatlas_host::*;
 /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
-/// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+/// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
 /// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));

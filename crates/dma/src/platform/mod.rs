@@ -78,7 +78,13 @@ pub use heap::{Heap, HeapBlock, HeapBlockError};
 pub use percpu::{CachePadded, PerCpu};
 
 use crate::units::*;
+use alloc::sync::Arc;
 use core::marker::PhantomData;
+
+/// Whether both have one memory. Of a platform without state there is one.
+pub(crate) fn same<P: Platform>(one: &Arc<P>, other: &Arc<P>) -> bool {
+    Arc::ptr_eq(one, other) || size_of::<P>() == 0
+}
 
 /// A 64-bit word that several CPUs, or the hardware, may touch at once. The machine's own,
 /// `AtomicU64`, is one, where the machine has it; a 32-bit machine's platform brings a

@@ -33,6 +33,9 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, 
     fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
         self.unit().flush_write_buffers(p)
     }
+    fn platform(&self) -> Option<&Arc<P>> {
+        self.unit().platform()
+    }
     fn largest_leaf(&self) -> u32 {
         self.unit().largest_leaf()
     }

@@ -19,6 +19,7 @@ use crate::{
     table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError, TableSpan},
     units::*,
 };
+use alloc::sync::Arc;
 
 /// Holds the translations of one domain.
 ///
@@ -48,6 +49,9 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
 
     /// The unit by which those caches are emptied.
     fn unit(&self) -> &Self::Unit;
+    /// The platform whose memory tables and unit are in; `None` where they are in no platform's, as
+    /// those that a kernel keeps. A domain is over the same.
+    fn platform(&self) -> Option<&Arc<P>>;
     /// The tag of this domain's cached translations.
     fn id(&self) -> DomainId;
     /// IOVA pages that can be translated. Page 0 may be among them.
@@ -353,6 +357,8 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     fn flush_write_buffers(&self, _p: &P) -> Result<(), InvalidateError> {
         Ok(())
     }
+    /// The platform whose memory it walks; `None` where it walks what it is handed.
+    fn platform(&self) -> Option<&Arc<P>>;
     /// The largest leaf that the unit walks, as a level: 1 is 4 KiB.
     fn largest_leaf(&self) -> u32 {
         1
@@ -369,7 +375,7 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
 
 #[allow(unsafe_code)] // a promise
 // SAFETY: the one inside does.
-unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> {
+unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Arc<U> {
     fn attach(
         &self,
         by: Authority,
@@ -395,6 +401,9 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::
     }
     fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
         (**self).flush_write_buffers(p)
+    }
+    fn platform(&self) -> Option<&Arc<P>> {
+        (**self).platform()
     }
     fn largest_leaf(&self) -> u32 {
         (**self).largest_leaf()

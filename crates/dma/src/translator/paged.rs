@@ -10,6 +10,7 @@ pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
     table: Table<P, F>,
     unit: U,
     id: DomainId,
+    platform: Arc<P>,
 }
 
 /// Why a translator with tables of its own cannot be made.
@@ -21,6 +22,9 @@ pub enum PagedError {
     /// The unit has no domain id left, or gives none before it is activated (a live take-over).
     #[error("the unit has no domain id left")]
     NoDomainId,
+    /// The unit walks memory of another platform.
+    #[error("the unit walks memory of another platform")]
+    OtherPlatform,
     /// The unit does not walk tables of this shape.
     #[error("the unit does not walk tables of {levels} levels with {entries} entries each")]
     Shape {
@@ -32,18 +36,28 @@ pub enum PagedError {
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
-    /// An empty table under `unit`.
+    /// An empty table under `unit`, in memory of `platform`: that of the unit, and of the domain.
     ///
     /// # Errors
-    /// [`PagedError`], if the unit has no domain id left, or there is no frame for the root.
-    pub fn new(p: &P, unit: U, config: TableConfig) -> Result<Self, PagedError> {
+    /// [`PagedError`], if the unit is another platform's or has no domain id left, or there is no
+    /// frame for the root.
+    pub fn new(platform: &Arc<P>, unit: U, config: TableConfig) -> Result<Self, PagedError> {
+        if unit.platform().is_some_and(|its| !same(its, platform)) {
+            return Err(PagedError::OtherPlatform);
+        }
+        let p = &**platform;
         let config = TableConfig {
             largest_leaf: config.largest_leaf.clamp(1, unit.largest_leaf()),
             ..config
         };
         let id = unit.domain_id(p).ok_or(PagedError::NoDomainId)?;
         match Table::new(p, config) {
-            Some(table) => Ok(Paged { table, unit, id }),
+            Some(table) => Ok(Paged {
+                table,
+                unit,
+                id,
+                platform: platform.clone(),
+            }),
             None => {
                 unit.release_domain_id(OURS, p, id);
                 Err(PagedError::NoFrame)
@@ -55,10 +69,10 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// ```
     /// # use ioatlas_dma::{iova::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
-    /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let paged = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
-    /// assert_eq!(paged.table().walk(p, range.first), None);
+    /// assert_eq!(paged.table().walk(&p, range.first), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -67,10 +81,10 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// ```compile_fail,E0599
     /// # use ioatlas_dma::{iova::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
-    /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let paged = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
-    /// paged.table().clear(p, range, AllocKind::Dynamic, drop);
+    /// paged.table().clear(&*p, range, AllocKind::Dynamic, drop);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn table(&self) -> TableView<'_, P, F> {
@@ -96,6 +110,9 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     type Unit = U;
     fn unit(&self) -> &U {
         &self.unit
+    }
+    fn platform(&self) -> Option<&Arc<P>> {
+        Some(&self.platform)
     }
     fn id(&self) -> DomainId {
         self.id

@@ -13,7 +13,7 @@ use crate::{
     },
     units::*,
 };
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 
 /// No translation caches. Remembers which device uses which tables.
 pub struct Uncached<P: Platform> {
@@ -112,6 +112,9 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
             s.attached.swap_remove(at);
             Ok(())
         })
+    }
+    fn platform(&self) -> Option<&Arc<P>> {
+        None
     }
     /// Any: software that reads the tables decodes all that there is.
     fn largest_leaf(&self) -> u32 {

@@ -99,7 +99,7 @@ fn domain() -> (Arc<Hooked>, Arc<Doors>) {
         next: Mutex::new(None),
         waits: Mutex::new(None),
     });
-    let table = Paged::new(&*p, Uncached::new(), TableConfig::default()).unwrap();
+    let table = Paged::new(&p, Uncached::new(), TableConfig::default()).unwrap();
     let domain = Domain::new(p.clone(), table, DomainConfig::default()).unwrap();
     (p, Arc::new(domain))
 }

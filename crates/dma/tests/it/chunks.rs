@@ -276,7 +276,7 @@ fn a_domain_is_closed_with_chunks_alive() {
         let unit = ioatlas_dma::translator::Uncached::<Host>::new();
         let table =
             ioatlas_dma::translator::Paged::<_, ioatlas_dma::table::fmt::VtdSecond48, _>::new(
-                &*p,
+                &p,
                 unit,
                 Default::default(),
             );

@@ -96,6 +96,9 @@ const MADE: DomainId = DomainId(7);
 #[allow(unsafe_code)] // a promise
 // SAFETY: no device is there to be attached.
 unsafe impl RemappingUnit<Host> for Told {
+    fn platform(&self) -> Option<&Arc<Host>> {
+        None
+    }
     fn attach(
         &self,
         _: Authority,
@@ -512,7 +515,7 @@ fn domain(unit: &Arc<Unit>, policy: PolicyConfig) -> Dom {
         frames: 8,
         slots: 8,
     }));
-    let tables = Paged::new(&*host, unit.clone(), TableConfig::default()).unwrap();
+    let tables = Paged::new(&host, unit.clone(), TableConfig::default()).unwrap();
     let allocator = AllocatorConfig::Magazine(MagazineConfig::default());
     Domain::new(host, tables, DomainConfig::new(allocator, policy)).unwrap()
 }

@@ -38,7 +38,7 @@ fn host() -> Arc<Host> {
 }
 
 fn domain(host: &Arc<Host>, unit: &Unit) -> Dom {
-    let tables = Paged::new(&**host, unit.clone(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(host, unit.clone(), TableConfig::default()).expect("a root");
     let config = DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict);
     Domain::new(host.clone(), tables, config).expect("it fits")
 }
@@ -201,7 +201,7 @@ fn what_one_makes_oneself_reaches_no_device() {
     drop(frame);
     let all: Vec<_> = std::iter::from_fn(|| host.frame_alloc()).collect();
     assert!(all.iter().all(|frame| frame.page() != page), "it is lost");
-    let none = Paged::<Host, VtdSecond39, _>::new(&*host, unit.clone(), TableConfig::default());
+    let none = Paged::<Host, VtdSecond39, _>::new(&host, unit.clone(), TableConfig::default());
     assert!(matches!(none, Err(PagedError::NoFrame)));
     assert_eq!((unit.root_of(NIC), reached(&domain)), (root, vec![]));
 }

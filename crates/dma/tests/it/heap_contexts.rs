@@ -168,7 +168,7 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
         slots: 2,
     });
     let p = Arc::new(Noted(host.with_heap(ByteCount(4 << 20)).expect("room")));
-    let tables = Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(&p, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(p, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
 }
 

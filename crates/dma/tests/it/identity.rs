@@ -41,7 +41,7 @@ fn try_domain<F: Format>(
         frames: 1024,
         slots: 8,
     }));
-    let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(allocator, policy))
 }
 
@@ -298,7 +298,7 @@ fn thirty_nine_bits_serve_thirty_seven() {
 #[test]
 fn a_part_of_the_space_does_not_do() {
     let host = Arc::new(Host::new(HostConfig::default()));
-    let tables = Paged::<_, VtdSecond48, _>::new(&*host, Uncached::new(), TableConfig::default());
+    let tables = Paged::<_, VtdSecond48, _>::new(&host, Uncached::new(), TableConfig::default());
     let tables = tables.expect("a root");
     let aperture = IovaRange::new(IovaPage(16), PageCount(tables.aperture().pages.0 - 16));
     let config = DomainConfig {
@@ -368,7 +368,7 @@ fn a_map_that_finds_no_frame_takes_back_what_it_counted() {
         frames: 4,
         slots: 1,
     }));
-    let tables = Paged::<_, VtdSecond48, _>::new(&*host, Uncached::new(), TableConfig::default());
+    let tables = Paged::<_, VtdSecond48, _>::new(&host, Uncached::new(), TableConfig::default());
     let config = DomainConfig::new(identity(46), PolicyConfig::Strict);
     let domain = Domain::new(host, tables.expect("a root"), config).expect("two bits are left");
     let edge = PhysRange::new(PhysPage(0x1ff).addr(), ByteCount(2 * GRANULE));

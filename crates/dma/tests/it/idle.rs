@@ -21,7 +21,7 @@ fn domain(cpus: usize, allocator: AllocatorConfig, policy: PolicyConfig) -> (Dom
         slots: cpus,
     });
     let host = Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"));
-    let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     let before = live_bytes();
     let domain = Domain::new(host, tables, DomainConfig::new(allocator, policy));
     (domain.expect("it fits"), live_bytes() - before)

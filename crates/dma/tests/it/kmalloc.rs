@@ -31,7 +31,7 @@ fn try_domain<F: Format>(heap: Option<u64>, policy: PolicyConfig) -> Result<Dom<
         None => host,
     };
     let host = Arc::new(host);
-    let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(kmalloc(), policy))
 }
 

@@ -31,6 +31,9 @@ unsafe impl Invalidate for Unit {
 
 // SAFETY: the one inside does; nothing walks, so hints do no harm.
 unsafe impl RemappingUnit<Host> for Unit {
+    fn platform(&self) -> Option<&Arc<Host>> {
+        None
+    }
     fn attach(
         &self,
         by: Authority,
@@ -72,7 +75,7 @@ fn host() -> Arc<Host> {
     Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"))
 }
 
-fn tables(host: &Host, hint: TransientHint) -> Paged<Host, VtdSecond48, Unit> {
+fn tables(host: &Arc<Host>, hint: TransientHint) -> Paged<Host, VtdSecond48, Unit> {
     let unit = Unit(Uncached::new(), hint);
     Paged::new(host, unit, TableConfig::default()).expect("a root")
 }

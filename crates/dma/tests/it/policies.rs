@@ -19,7 +19,7 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig, aperture: Option<Iov
         frames: 64,
         slots: 2,
     }));
-    let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     let config = DomainConfig {
         aperture,
         ..DomainConfig::new(allocator, policy)

@@ -40,7 +40,7 @@ type Small = Domain<Sim, Paged<Sim, Toy<2, 3>, Uncached<Sim>>>;
 fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Small {
     let p = Arc::new(Sim::new(SimConfig::default()));
     let translator =
-        Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a frame for the root");
+        Paged::new(&p, Uncached::new(), TableConfig::default()).expect("a frame for the root");
     Domain::new(p, translator, DomainConfig::new(allocator, policy)).expect("within the aperture")
 }
 

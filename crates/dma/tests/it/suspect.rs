@@ -85,6 +85,9 @@ unsafe impl Invalidate for Late {
 
 // SAFETY: the one inside does.
 unsafe impl RemappingUnit<Host> for Late {
+    fn platform(&self) -> Option<&Arc<Host>> {
+        None
+    }
     fn attach(
         &self,
         by: Authority,
@@ -122,7 +125,7 @@ pub fn domain(policy: PolicyConfig) -> (Dom, Late) {
         slots: 2,
     }));
     let unit = Late(Arc::default(), Arc::default());
-    let tables = Paged::new(&*host, unit.clone(), TableConfig::default()).expect("tables");
+    let tables = Paged::new(&host, unit.clone(), TableConfig::default()).expect("tables");
     let config = DomainConfig {
         wait_limit: LIMIT,
         ..DomainConfig::new(AllocatorConfig::Magazine(MagazineConfig::default()), policy)

@@ -21,7 +21,7 @@ pub fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
         slots: 2,
     });
     let host = Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"));
-    let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
+    let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
 }
 

@@ -251,6 +251,9 @@ fn joined<I: Iterator<Item = PhysRun>>(runs: I, pages: PageCount) -> Joined<I> {
 // SAFETY: the kernel maps what it is told, and its translations end by the calls of `Ending`; what
 // stays in it is pending there until then. No frame comes out.
 unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
+    fn platform(&self) -> Option<&Arc<P>> {
+        None // the kernel has the tables
+    }
     type Unit = Ending<S>;
 
     fn unit(&self) -> &Ending<S> {

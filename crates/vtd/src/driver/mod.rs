@@ -58,7 +58,7 @@ use crate::{
     queue::{Incidents, Ticket},
     registers::*,
 };
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use contexts::{Contexts, Fill};
 use core::fmt;
 use device_tlbs::{Activation, DeviceTlbs};
@@ -309,6 +309,9 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
 // SAFETY: one context entry a device, under one lock, invalidated before it is used again; ids are
 // free, or in use, or unknown and not given (`ids.rs`).
 unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
+    fn platform(&self) -> Option<&Arc<P>> {
+        Some(&self.engine.platform)
+    }
     fn attach(
         &self,
         _: Authority,

@@ -125,7 +125,7 @@ impl Machine {
         });
         let unit = driver::Unit::bring_up(host.clone(), registers, Default::default())?;
         let unit = Arc::new(unit);
-        let tables = Paged::new(&*host, unit.clone(), TableConfig::default())?;
+        let tables = Paged::new(&host, unit.clone(), TableConfig::default())?;
         let domain = Arc::new(Domain::new(host.clone(), tables, DomainConfig::default())?);
         domain.attach(NVME)?;
         domain.attach(EDU)?;

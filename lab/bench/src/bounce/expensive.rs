@@ -20,7 +20,10 @@ use ioatlas_dma::{
     translator::{AttachError, OnMap, Translator},
     units::*,
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// How time is spent.
 pub trait Pace: Send + Sync + 'static {
@@ -132,6 +135,9 @@ pub fn charged<P: Platform, T: Translator<P>, S: Pace>(
 #[allow(unsafe_code)] // a promise
 // SAFETY: all is done by the one inside, or not at all where a fast path may do nothing.
 unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<P, T, S> {
+    fn platform(&self) -> Option<&Arc<P>> {
+        self.inner.platform()
+    }
     type Unit = T::Unit;
 
     fn unit(&self) -> &T::Unit {

@@ -131,7 +131,7 @@ impl Served {
         let buffers = Buffers::new(&platform, flying)?;
         let design = Design::parse(DESIGN).map_err(Failure::new)?;
         let unit = Arc::new(Uncached::new());
-        let tables: Tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+        let tables: Tables = Paged::new(&platform, unit, design.tables).map_err(Failure::new)?;
         let translator = Expensive::new(tables, load.preset.charge());
         let domain = Domain::new(platform, translator, design.domain).map_err(Failure::new)?;
         let dma = Arc::new(Dma::new(

@@ -25,7 +25,7 @@ impl<P: Slots, F: Format> Whole<P, Paged<P, F, Arc<Uncached<P>>>> {
     /// The design cannot work there.
     pub fn uncached(platform: Arc<P>, design: Design) -> Result<Self, Failure> {
         let unit = Arc::new(Uncached::new());
-        let tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+        let tables = Paged::new(&platform, unit, design.tables).map_err(Failure::new)?;
         let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
         Ok(Whole(domain))
     }

@@ -20,7 +20,10 @@ use ioatlas_dma::{
     translator::{AttachError, OnMap, RemappingUnit, TransientHint},
     units::*,
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// When a serial unit answers, in nanoseconds.
 pub struct Answers<P: Platform> {
@@ -123,6 +126,9 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Late<P, U> {
 #[allow(unsafe_code)] // a promise
 // SAFETY: the one inside does all of it.
 unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Late<P, U> {
+    fn platform(&self) -> Option<&Arc<P>> {
+        self.inner.platform()
+    }
     fn attach(
         &self,
         by: Authority,

@@ -38,7 +38,7 @@ type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
 fn dma_api(platform: Arc<Host>, config: DmaConfig) -> Result<Arc<Dma<Host, Tables>>, Failure> {
     let design = Design::parse("magazine,strict").map_err(Failure::new)?;
     let unit = Arc::new(Uncached::new());
-    let tables: Tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+    let tables: Tables = Paged::new(&platform, unit, design.tables).map_err(Failure::new)?;
     let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
     Ok(Arc::new(Dma::new(Arc::new(domain), config)))
 }

@@ -58,7 +58,7 @@ impl<P: Slots + PhysMemory<P>> Software<P> {
     ) -> Result<UnderLate<P, F>, Failure> {
         let platform = self.0.platform().clone();
         let unit = Arc::new(Late::new(self.0.driver().clone(), latency));
-        let tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+        let tables = Paged::new(&platform, unit, design.tables).map_err(Failure::new)?;
         let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
         Ok(Whole(domain))
     }

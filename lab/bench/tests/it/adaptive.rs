@@ -151,7 +151,7 @@ impl Driver {
         let first = p.frame_alloc().expect("a frame").page().addr();
         (1..pages).for_each(|_| drop(p.frame_alloc().expect("a frame")));
         let design = Design::parse("magazine,strict").unwrap();
-        let tables: Tables = Paged::new(&*p, Arc::new(Uncached::new()), design.tables).unwrap();
+        let tables: Tables = Paged::new(&p, Arc::new(Uncached::new()), design.tables).unwrap();
         let domain = Domain::new(p, Expensive::new(tables, preset), design.domain).unwrap();
         let config = DmaConfig {
             clock: Some(Clock(now)),

@@ -26,7 +26,7 @@ fn domain(charge: Charge) -> (Arc<Host>, Dear) {
         slots: 4,
     }));
     let design = Design::parse("magazine,strict").unwrap();
-    let tables: Tables = Paged::new(&*platform, Arc::new(Uncached::new()), design.tables).unwrap();
+    let tables: Tables = Paged::new(&platform, Arc::new(Uncached::new()), design.tables).unwrap();
     let translator = Expensive::new(tables, charge);
     let domain = Domain::new(platform.clone(), translator, design.domain).unwrap();
     (platform, domain)

@@ -126,7 +126,7 @@ fn simulate(design: Design, topology: Topology, params: &Params) -> Result<f64, 
     let machine = Machine::new(config, params.clone()).map_err(|e| e.to_string())?;
     let p = machine.platform().clone();
     let unit = Arc::new(Uncached::new());
-    let tables = Paged::<Sim, VtdSecond48, _>::new(&*p, unit, design.tables);
+    let tables = Paged::<Sim, VtdSecond48, _>::new(&p, unit, design.tables);
     let tables = tables.map_err(|e| e.to_string())?;
     let domain = Domain::new(p, tables, design.domain).map_err(|e| e.to_string())?;
     let span = Span::fixed(WARM_UP, MEASURED);

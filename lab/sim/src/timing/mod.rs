@@ -45,7 +45,7 @@
 //! let config = MachineConfig { topology: Topology::of_eights(4), frames: 64, heap: None };
 //! let machine = Machine::new(config, Params::default())?;
 //! let p = machine.platform().clone();
-//! let translator = Paged::<Sim, VtdSecond48, _>::new(&*p, machine.bring_up()?, TableConfig::default())?;
+//! let translator = Paged::<Sim, VtdSecond48, _>::new(&p, machine.bring_up()?, TableConfig::default())?;
 //! let domain = Domain::new(p, translator, DomainConfig::default())?;
 //! let span = Span::fixed(Cycles::from_us(20), Cycles::from_us(100));
 //! let run = machine.run(span, None, |cpu| {

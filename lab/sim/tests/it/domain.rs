@@ -50,7 +50,7 @@ fn machine(cpus: usize, params: Params) -> Machine {
 fn run_on(machine: &Machine, design: Design, span: Span) -> Run {
     let unit = machine.bring_up().unwrap();
     let p = machine.platform().clone();
-    let translator = Paged::new(&*p, unit, design.tables).unwrap();
+    let translator = Paged::new(&p, unit, design.tables).unwrap();
     let domain: Arc<Real> = Arc::new(Domain::new(p, translator, design.domain).unwrap());
     let timer = Timer {
         period: Cycles::from_ms(10),
@@ -247,7 +247,7 @@ fn ticks_flush_what_lies_in_queues() {
     let machine = machine(1, Params::default());
     let unit = machine.bring_up().unwrap();
     let p = machine.platform().clone();
-    let translator = Paged::new(&*p, unit, TableConfig::default()).unwrap();
+    let translator = Paged::new(&p, unit, TableConfig::default()).unwrap();
     let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
     let config = DomainConfig::new(MAGAZINE, policy);
     let domain: Real = Domain::new(p, translator, config).unwrap();

@@ -126,6 +126,9 @@ unsafe impl Invalidate for Unit {
 
 // SAFETY: the one inside does.
 unsafe impl RemappingUnit<Patchy> for Unit {
+    fn platform(&self) -> Option<&Arc<Patchy>> {
+        None
+    }
     fn attach(
         &self,
         by: Authority,
@@ -223,7 +226,7 @@ pub fn client(dma: &Arc<Dma<Patchy, Tables>>, placement: Placement) -> Dev {
 }
 
 fn dma(p: &Arc<Patchy>, unit: &Arc<Unit>, policy: PolicyConfig) -> Arc<Dma<Patchy, Tables>> {
-    let tables = Paged::new(&**p, unit.clone(), TableConfig::default()).unwrap();
+    let tables = Paged::new(p, unit.clone(), TableConfig::default()).unwrap();
     let config = DomainConfig::new(AllocatorConfig::Magazine(Default::default()), policy);
     let domain = Domain::new(p.clone(), tables, config).unwrap();
     Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()))

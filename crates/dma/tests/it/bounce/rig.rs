@@ -25,7 +25,7 @@ impl Rig {
     }
     pub fn with(config: DmaConfig, frames: usize, domain: DomainConfig) -> Self {
         let p = Arc::new(Host::new(HostConfig { frames, slots: 3 }));
-        let table = Paged::new(&*p, Uncached::new(), TableConfig::default()).unwrap();
+        let table = Paged::new(&p, Uncached::new(), TableConfig::default()).unwrap();
         let domain = Arc::new(Domain::new(p.clone(), table, domain).unwrap());
         let dma = Arc::new(Dma::new(domain.clone(), config));
         Rig { p, domain, dma }

@@ -91,6 +91,9 @@ unsafe impl Invalidate for Late {
 #[allow(unsafe_code)] // a promise
 // SAFETY: no device is there to be attached.
 unsafe impl RemappingUnit<Loom> for Late {
+    fn platform(&self) -> Option<&Arc<Loom>> {
+        None
+    }
     fn attach(
         &self,
         _: Authority,

@@ -31,8 +31,7 @@ pub fn domain(
 ) -> (Arc<Tiniest>, Arc<Unit>) {
     let p = Arc::new(Loom::new(FRAMES));
     let unit = Arc::new(Unit::new(p.clone(), after));
-    let paged =
-        Paged::new(&*p, unit.clone(), TableConfig::default()).expect("a frame for the root");
+    let paged = Paged::new(&p, unit.clone(), TableConfig::default()).expect("a frame for the root");
     let config = DomainConfig {
         chunks_per_cpu: 0, // each of their words has a history here
         ..DomainConfig::new(allocator, policy)

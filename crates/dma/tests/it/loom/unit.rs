@@ -107,6 +107,9 @@ unsafe impl Invalidate for Unit {
 #[allow(unsafe_code)] // a promise
 // SAFETY: one device, by the root that it was told; one id.
 unsafe impl RemappingUnit<Loom> for Unit {
+    fn platform(&self) -> Option<&Arc<Loom>> {
+        None
+    }
     fn attach(
         &self,
         _: Authority,

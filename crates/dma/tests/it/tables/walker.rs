@@ -106,6 +106,9 @@ unsafe impl<F: Format> Invalidate for Walker<F> {
 
 // SAFETY: one device, by the root that it was told; one id.
 unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
+    fn platform(&self) -> Option<&Arc<Host>> {
+        None
+    }
     fn attach(
         &self,
         _: Authority,
@@ -142,7 +145,7 @@ pub fn walked<F: Format>(
 ) -> (Dom<F>, Arc<Walker<F>>) {
     let host = Arc::new(Host::new(HostConfig { frames, slots: 2 }));
     let unit = Arc::new(Walker::new(host.clone()));
-    let tables = Paged::new(&*host, unit.clone(), config).expect("a root");
+    let tables = Paged::new(&host, unit.clone(), config).expect("a root");
     let domain = Domain::new(host, tables, design).expect("within the aperture");
     domain.attach(SourceId(8)).expect("this unit takes any");
     (domain, unit)

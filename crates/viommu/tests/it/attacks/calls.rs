@@ -4,6 +4,10 @@
 #![forbid(unsafe_code)]
 
 use super::*;
+use ioatlas_dma::{
+    table::TableConfig,
+    translator::{Paged, PagedError},
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// No offset, length or number of anything.
@@ -72,6 +76,38 @@ fn a_token_at_the_wrong_place() {
         drop(client);
         lab.judge();
     }
+}
+
+/// The victims' memory under tables, or a unit, in which its page numbers are the driver's own.
+#[test]
+fn tables_and_units_of_another_platform() {
+    let lab = Lab::new(PolicyConfig::Strict);
+    let used = lab.host.frames_in_use();
+    let own = Arc::new(Host::new(HostConfig {
+        frames: FRAMES,
+        slots: 2,
+    }));
+    let unit = UnitConfig::new(Geometry::of::<Vtd>());
+    let machine = Machine::new(own.clone(), &unit).expect("a machine");
+    let tables = |platform| {
+        Paged::<_, Vtd, _>::new(platform, machine.driver().clone(), TableConfig::default())
+    };
+    let of_own = tables(&own).expect("a root");
+    let refused = Domain::new(lab.host.clone(), of_own, DomainConfig::default());
+    assert_eq!(
+        refused.err(),
+        Some(DomainError::OtherPlatform),
+        "P8: tables"
+    );
+    let refused = tables(&lab.host);
+    assert_eq!(refused.err(), Some(PagedError::OtherPlatform), "P8: a unit");
+    machine.shut_down().expect("off");
+    assert_eq!(
+        (own.frames_in_use(), lab.host.frames_in_use()),
+        (0, used),
+        "P10"
+    );
+    lab.end();
 }
 
 /// What an iterator of the driver does in the middle.

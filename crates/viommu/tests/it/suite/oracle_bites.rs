@@ -282,7 +282,7 @@ pub fn p3_a_page_mapped_again_without_a_flush<B: Base, F: Format>() {
         // a domain whose invalidations go to another unit than the one the oracle watches
         let platform = rig.machine.machine().platform().clone();
         let unit = Arc::new(Uncached::<WatchedPlatform<Failing<B>>>::new());
-        let tables = Paged::<_, F, _>::new(&*platform, unit, TableConfig::default()).unwrap();
+        let tables = Paged::<_, F, _>::new(&platform, unit, TableConfig::default()).unwrap();
         let domain = Domain::new(platform, tables, design).expect("within the aperture");
         let domain = Watched::new(domain, rig.machine.oracle().clone(), bounds);
         let map = |page| domain.map_at(Iova(0x3000), buffer(page, 1), Direction::ToDevice);

@@ -44,7 +44,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     let unit = Arc::new(unit.unwrap());
     // SAFETY: of this unit and this table's id, by which all that is retired below is flushed.
     let sequence = unsafe { FlushSequence::new(p) };
-    let mut paged = Paged::<Host, F, _>::new(p, unit.clone(), TableConfig::default()).unwrap();
+    let mut paged = Paged::<Host, F, _>::new(&host, unit.clone(), TableConfig::default()).unwrap();
     // SAFETY: this table has no other user; what is cleared below is flushed before it is used
     // again.
     let ours = unsafe { Authority::assume() };

@@ -117,7 +117,7 @@ pub fn domain<const L: u32>(run: &Run<'_>, driver: &Driver, config: DomainConfig
     if let AllocatorConfig::Identity(identity) = &mut config.allocator {
         identity.phys_bits = MEMORY.ilog2(); // all that this machine has, for the sake of 39 bits
     }
-    let tables = Paged::new(&*run.host(), driver.clone(), TableConfig::default());
+    let tables = Paged::new(&run.host(), driver.clone(), TableConfig::default());
     Domain::new(run.host(), tables.expect("frames and an id"), config).expect("a domain")
 }
 

@@ -377,7 +377,7 @@ fn tables(steps: &[Step], words: &str, background: Background) -> Result<Vec<u64
     let host = Arc::new(host(FRAMES, 1).map_err(|e| e.to_string())?);
     let unit = Arc::new(Uncached::new());
     let paged: Paged<Host, VtdSecond48, _> =
-        Paged::new(&*host, unit, design.tables).map_err(|error| error.to_string())?;
+        Paged::new(&host, unit, design.tables).map_err(|error| error.to_string())?;
     let domain =
         Domain::new(host.clone(), paged, design.domain).map_err(|error| error.to_string())?;
     let mut other = match (background, Platform::heap(&*host)) {

@@ -155,7 +155,7 @@ fn on_unit<U: RemappingUnit<Sim> + 'static>(
     design: Design,
     unit: U,
 ) -> Result<Box<dyn Maps>, WorkloadError> {
-    let tables = Paged::<Sim, VtdSecond48, U>::new(&**platform, unit, design.tables);
+    let tables = Paged::<Sim, VtdSecond48, U>::new(platform, unit, design.tables);
     let tables = tables.map_err(|e| WorkloadError::Domain(e.to_string()))?;
     let domain = Domain::new(platform.clone(), tables, design.domain);
     let domain = domain.map_err(|e| WorkloadError::Domain(e.to_string()))?;
