@@ -53,6 +53,22 @@ pub struct DomainId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceId(pub u16);
 
+impl SourceId {
+    /// A PCI function.
+    ///
+    /// ```
+    /// # use ioatlas_dma::units::SourceId;
+    /// assert_eq!(SourceId::pci(0, 4, 0).to_string(), "00:04.0");
+    /// ```
+    ///
+    /// # Panics
+    /// If `device` is over 31, or `function` over 7.
+    pub const fn pci(bus: u8, device: u8, function: u8) -> Self {
+        assert!(device < 32 && function < 8, "no PCI function");
+        SourceId((bus as u16) << 8 | (device as u16) << 3 | function as u16)
+    }
+}
+
 /// Which way data flows, as a driver says it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {

@@ -21,7 +21,7 @@ use crate::{
     translator::{Vfio, VfioDomainError},
 };
 use ioatlas_dma::{
-    dma_api::{Client, ClientConfig, Dma, DmaConfig, Placement, PoolError},
+    dma_api::{AnyClient, Client, ClientConfig, Dma, DmaConfig, Placement, PoolError},
     domain::DomainConfig,
     translator::AttachError,
     units::{ByteCount, GRANULE, PageCount},
@@ -86,6 +86,13 @@ impl<K: Kernel> Clone for DmaDevice<K> {
             client: self.client.clone(),
             device: self.device.clone(),
         }
+    }
+}
+
+impl<K: Kernel> From<DmaDevice<K>> for AnyClient {
+    /// The client alone, for a driver that runs on other platforms, too.
+    fn from(device: DmaDevice<K>) -> Self {
+        device.client.into()
     }
 }
 

@@ -8,7 +8,10 @@
 //!
 //! # Testing a driver
 //!
-//! [`machine::Machine`] is a platform, such a unit, and the driver of the unit. What a test has for
+//! [`testing::TestMachine`] has devices with what a driver maps with, and with the accesses that a
+//! test makes in their place.
+//!
+//! [`machine::Machine`], of which it is made, is a platform, such a unit, and the driver of the unit. What a test has for
 //! a device moves bytes by [`dma_read`](machine::Machine::dma_read) and
 //! [`dma_write`](machine::Machine::dma_write), which say what the unit refuses, and where.
 //! A [`machine::WatchedMachine`] has an oracle, too. It judges every access by what is mapped at
@@ -69,6 +72,7 @@ pub mod observe;
 pub mod oracle;
 pub mod queue;
 pub mod registers;
+pub mod testing;
 pub mod unit;
 pub mod walk;
 mod write_buffer;

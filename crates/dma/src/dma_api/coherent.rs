@@ -44,7 +44,7 @@ unsafe impl<S: ?Sized + Send> Send for Coherent<S> {}
 unsafe impl<S: ?Sized + Sync> Sync for Coherent<S> {}
 
 /// What ends an array, whatever its types are.
-trait Owner: Send + Sync {
+pub(super) trait Owner: Send + Sync {
     fn end(&self, memory: Consistent) -> Result<(), UnmapError>;
     fn end_dropped(&self, memory: Consistent);
 }
@@ -114,19 +114,37 @@ where
         &self,
         count: usize,
     ) -> Result<Coherent<[E]>, MapError> {
+        Coherent::array(count, |pages| self.shared(pages))
+    }
+
+    /// Memory for an array, and what ends it.
+    pub(super) fn shared(&self, pages: PageCount) -> Result<Shared, MapError> {
+        let limits = self.config().limits;
+        let (memory, first) = self.dma.domain.alloc_contiguous(pages, limits)?;
+        Ok((memory, first, self.dma.clone()))
+    }
+}
+
+/// Memory, where its first byte is, and what ends it.
+pub(super) type Shared = (Consistent, NonNull<u8>, Arc<dyn Owner>);
+
+impl<E: FromBytes + IntoBytes> Coherent<[E]> {
+    /// An array in what `memory` gives, which is zeroed, and so many granules.
+    pub(super) fn array(
+        count: usize,
+        memory: impl FnOnce(PageCount) -> Result<Shared, MapError>,
+    ) -> Result<Self, MapError> {
         const {
             assert!(size_of::<E>() > 0, "an element without bytes");
             assert!(align_of::<E>() as u64 <= GRANULE, "beyond a granule");
         }
         // what cannot be counted is more than there are addresses, and refused as such
         let bytes = (count as u64).saturating_mul(size_of::<E>() as u64);
-        let pages = PageCount(bytes.div_ceil(GRANULE));
-        let limits = self.config().limits;
-        let (memory, first) = self.dma.domain.alloc_contiguous(pages, limits)?;
+        let (memory, first, owner) = memory(PageCount(bytes.div_ceil(GRANULE)))?;
         Ok(Coherent {
             at: NonNull::slice_from_raw_parts(first.cast(), count),
             memory: Some(memory),
-            owner: self.dma.clone(),
+            owner,
         })
     }
 }

@@ -503,7 +503,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
 /// Whether a device may reach the list after a map that failed so: what was made of it was undone,
 /// but perhaps not flushed.
-fn reached_still(error: &DmaMapError) -> bool {
+pub(super) fn reached_still(error: &DmaMapError) -> bool {
     match error {
         DmaMapError::Direct(MapError::Invalidate(_)) => true,
         DmaMapError::NoSpace(none) => matches!(none.single_use, Lack::Invalidate(_)),

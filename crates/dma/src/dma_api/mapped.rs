@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Mappings that end where they are dropped.
 
-use super::*;
+use super::{
+    any::{Ends, end_by},
+    *,
+};
 use crate::units::{Direction, PhysRange};
 use core::ops::Deref;
 
 /// A [`DmaMapping`] that is unmapped where it is dropped: see [`Client::map_guarded`].
 #[must_use = "dropped at once, it is mapped and unmapped"]
-pub struct Mapped<'c, P, T, D = Off, L = Lent<PhysRange>>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-    L: DmaBuffer,
-{
-    client: &'c Client<P, T, D>,
+pub struct Mapped<'c, L: DmaBuffer = Lent<PhysRange>> {
+    client: &'c dyn Ends,
     /// There until it ends.
     mapping: Option<DmaMapping<L>>,
 }
@@ -70,28 +67,26 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         &self,
         list: L,
         direction: Direction,
-    ) -> Result<Mapped<'_, P, T, D, L>, DmaMapError> {
+    ) -> Result<Mapped<'_, L>, DmaMapError> {
         let mapping = self.map_sg(list, direction)?;
-        Ok(Mapped {
-            client: self,
-            mapping: Some(mapping),
-        })
+        Ok(Mapped::new(self, mapping))
     }
 }
 
-impl<P, T, D, L> Mapped<'_, P, T, D, L>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-    L: DmaBuffer,
-{
+impl<'c, L: DmaBuffer> Mapped<'c, L> {
+    pub(super) fn new(client: &'c dyn Ends, mapping: DmaMapping<L>) -> Self {
+        Mapped {
+            client,
+            mapping: Some(mapping),
+        }
+    }
+
     /// Ends the mapping, and brings back what the device wrote.
     ///
     /// # Errors
     /// As from [`Client::unmap`]; never that the mapping is of another client.
     pub fn unmap(mut self) -> Result<L, DmaUnmapError<L>> {
-        self.client.unmap(self.take())
+        end_by(self.client, self.take())
     }
 
     /// Keeps the mapping beyond this: it has to be given to [`Client::unmap`].
@@ -104,32 +99,20 @@ where
     }
 }
 
-impl<P, T, D, L> Deref for Mapped<'_, P, T, D, L>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-    L: DmaBuffer,
-{
+impl<L: DmaBuffer> Deref for Mapped<'_, L> {
     type Target = DmaMapping<L>;
     fn deref(&self) -> &DmaMapping<L> {
         self.mapping.as_ref().expect("it has not ended")
     }
 }
 
-impl<P, T, D, L> Drop for Mapped<'_, P, T, D, L>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-    L: DmaBuffer,
-{
+impl<L: DmaBuffer> Drop for Mapped<'_, L> {
     fn drop(&mut self) {
         let Some(mapping) = self.mapping.take() else {
             return;
         };
-        if let Err(error) = self.client.unmap(mapping) {
-            self.client.dma.failed_on_drop(&error);
+        if let Err(error) = end_by(self.client, mapping) {
+            self.client.failed_on_drop(&error);
         }
     }
 }

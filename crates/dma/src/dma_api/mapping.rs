@@ -68,11 +68,49 @@ impl Part {
     }
 }
 
+/// What a sync looks at.
+pub(super) struct Seen<'m> {
+    pub iova: Iova,
+    pub len: ByteCount,
+    pub direction: Direction,
+    pub key: u64,
+    pub held: &'m Held,
+}
+
 impl<L> DmaMapping<L> {
+    pub(super) fn seen(&self) -> Seen<'_> {
+        Seen {
+            iova: self.iova,
+            len: self.len,
+            direction: self.direction,
+            key: self.key,
+            held: &self.held,
+        }
+    }
     /// The same mapping with its list in another form.
     pub(super) fn map_list<M>(self, f: impl FnOnce(L) -> M) -> DmaMapping<M> {
+        let (list, bare) = self.bare();
+        bare.of(ManuallyDrop::new(f(ManuallyDrop::into_inner(list))))
+    }
+    /// It without its list, and that.
+    #[inline]
+    pub(super) fn bare(self) -> (ManuallyDrop<L>, DmaMapping<()>) {
+        let bare = DmaMapping {
+            list: ManuallyDrop::new(()),
+            iova: self.iova,
+            len: self.len,
+            direction: self.direction,
+            key: self.key,
+            held: self.held,
+            timed: self.timed,
+        };
+        (self.list, bare)
+    }
+    /// It with another list.
+    #[inline]
+    pub(super) fn of<M>(self, list: ManuallyDrop<M>) -> DmaMapping<M> {
         DmaMapping {
-            list: ManuallyDrop::new(f(ManuallyDrop::into_inner(self.list))),
+            list,
             iova: self.iova,
             len: self.len,
             direction: self.direction,

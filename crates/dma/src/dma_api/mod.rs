@@ -72,6 +72,7 @@
 //!
 //! CPU caches that are not coherent with devices; memory encryption.
 
+mod any;
 mod buffer;
 mod client;
 mod coherent;
@@ -99,6 +100,7 @@ pub use crate::bounce::{
     PoolConfigError, PoolError, PoolUsage, Route, SingleUse, SlotUsage, Span, Step, StepCounts,
 };
 pub use crate::domain::Lent;
+pub use any::AnyClient;
 pub use buffer::{
     BothWays, CpuBuffer, CpuView, DeviceBuffer, DeviceReads, DeviceWrites, FromDevice, ToDevice,
     Way,

@@ -6,7 +6,7 @@
 //! placement, mostly a slot that is kept mapped from use to use. So there is nothing to promise,
 //! and code without `unsafe` may do it; it costs the copy.
 
-use super::*;
+use super::{any::Ends, *};
 use crate::{
     bounce::{BounceError, Buffer, Lack, Need, Pool, ReturnError, Step, map_own},
     domain::BufferError,
@@ -18,22 +18,35 @@ use core::convert::Infallible;
 /// A copy of some bytes, which a device reaches, until this is finished or dropped: see
 /// [`Client::map_slice`].
 #[must_use = "dropped at once, it is mapped and unmapped"]
-pub struct MappedSlice<'c, B, P, T, D = Off>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-{
-    client: &'c Client<P, T, D>,
+pub struct MappedSlice<'c, B> {
+    client: &'c dyn Ends,
     bytes: Option<B>,
-    iova: Iova,
-    need: Need,
+    copy: Copied,
     /// There until it ends.
     buffer: Option<Buffer>,
 }
 
+/// Where a copy is, and of what.
+#[derive(Clone, Copy)]
+pub(super) struct Copied {
+    pub iova: Iova,
+    pub len: ByteCount,
+    pub direction: Direction,
+}
+
+impl Copied {
+    #[inline]
+    fn need(&self) -> Need {
+        Need {
+            offset: 0,
+            len: self.len,
+            direction: self.direction,
+        }
+    }
+}
+
 /// A copy of some bytes that a device only reads: see [`Client::map_copy`].
-pub type MappedCopy<'c, P, T, D = Off> = MappedSlice<'c, [u8; 0], P, T, D>;
+pub type MappedCopy<'c> = MappedSlice<'c, [u8; 0]>;
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Lets the device reach a copy of `bytes`, until what this returns is finished or dropped.
@@ -75,15 +88,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         &self,
         mut bytes: B,
         direction: Direction,
-    ) -> Result<MappedSlice<'_, B, P, T, D>, DmaMapError> {
-        let (iova, need, buffer) = self.bounce_slice(bytes.as_mut(), direction)?;
-        Ok(MappedSlice {
-            client: self,
-            bytes: Some(bytes),
-            iova,
-            need,
-            buffer: Some(buffer),
-        })
+    ) -> Result<MappedSlice<'_, B>, DmaMapError> {
+        let (copy, buffer) = self.bounce_slice(bytes.as_mut(), direction)?;
+        Ok(MappedSlice::new(self, bytes, copy, buffer))
     }
 
     /// Lets the device read a copy of `bytes` as they are now. They are the caller's again when
@@ -110,29 +117,24 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # Errors
     /// [`DmaMapError`]; nothing is mapped then.
     #[inline]
-    pub fn map_copy(&self, bytes: &[u8]) -> Result<MappedCopy<'_, P, T, D>, DmaMapError> {
-        let (iova, need, buffer) = self.bounce_slice(bytes, Direction::ToDevice)?;
-        Ok(MappedSlice {
-            client: self,
-            bytes: Some([]),
-            iova,
-            need,
-            buffer: Some(buffer),
-        })
+    pub fn map_copy(&self, bytes: &[u8]) -> Result<MappedCopy<'_>, DmaMapError> {
+        let (copy, buffer) = self.bounce_slice(bytes, Direction::ToDevice)?;
+        Ok(MappedSlice::new(self, [], copy, buffer))
     }
 
     /// A copy of `bytes`, and where the device finds it.
     #[inline]
-    fn bounce_slice(
+    pub(super) fn bounce_slice(
         &self,
         bytes: &[u8],
         direction: Direction,
-    ) -> Result<(Iova, Need, Buffer), DmaMapError> {
-        let need = Need {
-            offset: 0,
+    ) -> Result<(Copied, Buffer), DmaMapError> {
+        let mut copy = Copied {
+            iova: Iova(0),
             len: ByteCount(bytes.len() as u64),
             direction,
         };
+        let need = copy.need();
         let limits = &self.config().limits;
         // as in `map`; not every class has slots that keep these limits
         if let Some(pool) = &self.pool
@@ -142,10 +144,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             && !self.dma.watch.is_on()
             && let Some((iova, slot)) = pool.bounce_fast(&self.dma.domain, bytes, &need)
         {
-            return Ok((iova, need, Buffer::Slot(slot)));
+            copy.iova = iova;
+            return Ok((copy, Buffer::Slot(slot)));
         }
         let (iova, buffer) = self.bounce_slice_slow(bytes, &need)?;
-        Ok((iova, need, buffer))
+        copy.iova = iova;
+        Ok((copy, buffer))
     }
 
     #[inline(never)]
@@ -203,60 +207,69 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 }
 
-impl<B, P, T, D> MappedSlice<'_, B, P, T, D>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-{
-    /// The address of the first byte, to give to the device.
-    pub fn iova(&self) -> Iova {
-        self.iova
-    }
-    /// How many bytes it is.
-    pub fn len(&self) -> ByteCount {
-        self.need.len
-    }
-    /// Never: an empty slice is not mapped.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
-    /// Ends it.
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
+    /// Ends a copy.
     #[inline]
-    fn end(&self, buffer: Buffer, into: &mut [u8]) -> Result<(), ReturnError> {
-        match (buffer, &self.client.pool) {
-            (Buffer::Slot(slot), Some(pool)) if !self.client.dma.watch.is_on() => {
-                Ok(pool.give_fast(&self.client.dma.domain, slot, &self.need, into)?)
+    pub(super) fn end_copy(
+        &self,
+        copy: &Copied,
+        buffer: Buffer,
+        into: &mut [u8],
+    ) -> Result<(), ReturnError> {
+        match (buffer, &self.pool) {
+            (Buffer::Slot(slot), Some(pool)) if !self.dma.watch.is_on() => {
+                Ok(pool.give_fast(&self.dma.domain, slot, &copy.need(), into)?)
             }
-            (buffer, _) => self.end_slow(buffer, into),
+            (buffer, _) => self.end_copy_slow(copy, buffer, into),
         }
     }
 
     #[inline(never)]
-    fn end_slow(&self, buffer: Buffer, into: &mut [u8]) -> Result<(), ReturnError> {
-        let (client, need) = (self.client, &self.need);
-        let domain = &client.dma.domain;
-        let end = || match (buffer, &client.pool) {
-            (buffer, Some(pool)) => pool.give(domain, buffer, need, into),
+    fn end_copy_slow(
+        &self,
+        copy: &Copied,
+        buffer: Buffer,
+        into: &mut [u8],
+    ) -> Result<(), ReturnError> {
+        let (domain, need) = (&self.dma.domain, copy.need());
+        let end = || match (buffer, &self.pool) {
+            (buffer, Some(pool)) => pool.give(domain, buffer, &need, into),
             (Buffer::Own(own), None) => own.into_inner().end(domain, into, need.direction),
             // of a pool, which the client has then
             (_, None) => Ok(()),
         };
-        match client.dma.watch.is_on() {
-            true => client.watched(self.iova, need.len, need.direction, end),
+        match self.dma.watch.is_on() {
+            true => self.watched(copy.iova, copy.len, copy.direction, end),
             false => end(),
         }
     }
 }
 
-impl<B, P, T, D> MappedSlice<'_, B, P, T, D>
-where
-    B: AsMut<[u8]>,
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-{
+impl<'c, B> MappedSlice<'c, B> {
+    #[inline]
+    pub(super) fn new(client: &'c dyn Ends, bytes: B, copy: Copied, buffer: Buffer) -> Self {
+        MappedSlice {
+            client,
+            bytes: Some(bytes),
+            copy,
+            buffer: Some(buffer),
+        }
+    }
+    /// The address of the first byte, to give to the device.
+    pub fn iova(&self) -> Iova {
+        self.copy.iova
+    }
+    /// How many bytes it is.
+    pub fn len(&self) -> ByteCount {
+        self.copy.len
+    }
+    /// Never: an empty slice is not mapped.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl<B: AsMut<[u8]>> MappedSlice<'_, B> {
     /// Ends it, brings back what the device wrote, and returns the bytes.
     ///
     /// # Errors
@@ -269,7 +282,7 @@ where
         let mut bytes = self.bytes.take().expect(ended);
         let into = bytes.as_mut();
         let buffer = self.buffer.take().expect(ended);
-        match self.end(buffer, into) {
+        match self.client.end_copy(&self.copy, buffer, into) {
             Ok(()) => Ok(bytes),
             Err(ReturnError::Unmap(error)) => Err(DmaUnmapError::Direct(error)),
             Err(ReturnError::NotMemory(hole)) => Err(hole.into()),
@@ -277,18 +290,13 @@ where
     }
 }
 
-impl<B, P, T, D> Drop for MappedSlice<'_, B, P, T, D>
-where
-    P: CopyMemory,
-    T: Translator<P>,
-    D: Watch<P>,
-{
+impl<B> Drop for MappedSlice<'_, B> {
     #[inline]
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take()
-            && let Err(error) = self.end_slow(buffer, &mut [])
+            && let Err(error) = self.client.end_copy(&self.copy, buffer, &mut [])
         {
-            self.client.dma.failed_on_drop(&error);
+            self.client.failed_on_drop(&error);
         }
     }
 }

@@ -2,11 +2,13 @@
 //! Synchronising what stays mapped.
 
 use super::{
-    mapping::{Held, Part},
-    unmap::need_of,
+    mapping::{Held, Part, Seen},
     *,
 };
-use crate::{bounce::Move, units::*};
+use crate::{
+    bounce::{Move, Need},
+    units::*,
+};
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Before the CPU looks at what the device wrote in `span`, while the mapping lives. Moves
@@ -19,12 +21,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         mapping: &DmaMapping<L>,
         span: Span,
     ) -> Result<(), SyncError> {
-        self.check_span(mapping, span)?;
-        self.dma.watch.synced(mapping.iova, span, SyncFor::Cpu);
-        match mapping.direction {
-            Direction::ToDevice => Ok(()),
-            _ => self.sync(mapping, span, Move::Out),
-        }
+        self.sync_list(&mapping.seen(), mapping.list.segments(), span, SyncFor::Cpu)
     }
 
     /// Before the device looks at what the CPU wrote in `span`, or writes there again, while the
@@ -37,15 +34,34 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         mapping: &DmaMapping<L>,
         span: Span,
     ) -> Result<(), SyncError> {
+        self.sync_list(
+            &mapping.seen(),
+            mapping.list.segments(),
+            span,
+            SyncFor::Device,
+        )
+    }
+
+    /// The same of a mapping without its list.
+    pub(super) fn sync_list(
+        &self,
+        mapping: &Seen<'_>,
+        list: &[PhysRange],
+        span: Span,
+        to: SyncFor,
+    ) -> Result<(), SyncError> {
         self.check_span(mapping, span)?;
-        self.dma.watch.synced(mapping.iova, span, SyncFor::Device);
-        match mapping.direction {
-            Direction::FromDevice => Ok(()),
-            _ => self.sync(mapping, span, Move::In),
+        self.dma.watch.synced(mapping.iova, span, to);
+        match (mapping.direction, to) {
+            (Direction::ToDevice, SyncFor::Cpu) | (Direction::FromDevice, SyncFor::Device) => {
+                Ok(())
+            }
+            (_, SyncFor::Cpu) => self.sync(mapping, list, span, Move::Out),
+            (_, SyncFor::Device) => self.sync(mapping, list, span, Move::In),
         }
     }
 
-    fn check_span<L>(&self, mapping: &DmaMapping<L>, span: Span) -> Result<(), SyncError> {
+    fn check_span(&self, mapping: &Seen<'_>, span: Span) -> Result<(), SyncError> {
         if mapping.key != self.key {
             let iova = mapping.iova;
             return Err(SyncError::Foreign { iova });
@@ -63,16 +79,20 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    fn sync<L: DmaBuffer>(
+    fn sync(
         &self,
-        mapping: &DmaMapping<L>,
+        mapping: &Seen<'_>,
+        list: &[PhysRange],
         span: Span,
         way: Move,
     ) -> Result<(), SyncError> {
         let p = self.platform();
-        let list = mapping.list.segments();
-        let need = need_of(mapping);
-        match (&mapping.held, &self.pool) {
+        let need = Need {
+            offset: mapping.iova.offset(),
+            len: mapping.len,
+            direction: mapping.direction,
+        };
+        match (mapping.held, &self.pool) {
             (Held::Bounced(buffer), Some(pool)) => {
                 Ok(pool.sync(p, buffer, &need, list, span, way)?)
             }

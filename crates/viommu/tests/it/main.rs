@@ -8,6 +8,8 @@ mod coherent;
 mod completions;
 mod explorer;
 mod suite;
+#[cfg(not(ioatlas_killers))]
+mod testing;
 mod transfers;
 #[cfg(not(ioatlas_killers))]
 mod unit;

@@ -146,7 +146,7 @@ impl Slices {
 type Bytes = &'static mut [u8];
 
 impl Subject for Slices {
-    type Token = MappedSlice<'static, Bytes, Host, Tables>;
+    type Token = MappedSlice<'static, Bytes>;
     /// Those that are not mapped.
     type Hand = Vec<Bytes>;
 

@@ -58,9 +58,8 @@ fn what_is_left_by_an_error_is_unmapped() {
                 guard.expect("room")
             });
             let all: Vec<_> = all.collect();
-            let reached = |guard: &Mapped<'_, _, _, _, _>| {
-                rig.translate(guard.iova(), AccessKind::Write).is_some()
-            };
+            let reached =
+                |guard: &Mapped<'_, _>| rig.translate(guard.iova(), AccessKind::Write).is_some();
             assert!(all.iter().all(reached), "P14: {context}");
             Err("the device says no")
         };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Bounce buffers and the DMA API above them.
 
+mod any;
 mod api;
 mod batches;
 mod calls;

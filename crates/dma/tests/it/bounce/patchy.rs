@@ -14,9 +14,12 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_host::*;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// A host that fails on demand.
@@ -95,6 +98,16 @@ unsafe impl CopyMemory for Patchy {
     }
     fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         self.host.write(by, from, to)
+    }
+}
+
+// SAFETY: it gives none.
+unsafe impl ContiguousMemory for Patchy {
+    fn frames_alloc(&self, _: PageCount) -> Option<FreshRun> {
+        None
+    }
+    fn frames_ptr(&self, _: &FreshRun) -> NonNull<u8> {
+        NonNull::dangling()
     }
 }
 

@@ -62,7 +62,7 @@ fn it_is_closed_with_the_last_that_needs_it() {
     let kernel = Simulated::new(Machine::usual());
     let disk = open(&kernel, options());
     let ring = disk.alloc_coherent::<u64>(8).expect("memory");
-    let of_a_queue = disk.clone();
+    let of_a_queue = AnyClient::from(disk.clone());
     drop(disk);
     assert!(
         kernel

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A client whose types do not show does what the client does that it is made of.
+
+use crate::bounce::{patchy, rig::Rig};
+use crate::lend;
+use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
+use std::sync::Arc;
+
+const PLACEMENTS: [Placement; 5] = [
+    Placement::Never,
+    Placement::Always,
+    Placement::Untrusted {
+        whole_up_to: ByteCount(100),
+    },
+    Placement::Below(ByteCount(8192)),
+    Placement::SingleUse,
+];
+
+const DIRECTIONS: [Direction; 3] = [
+    Direction::ToDevice,
+    Direction::FromDevice,
+    Direction::Bidirectional,
+];
+
+/// What became of a list: where the device found each segment, whether in a copy, and the bytes in
+/// the end; a byte in the middle was synchronised.
+type Story = (Vec<Iova>, bool, Vec<u8>);
+
+const PAGES: u64 = 8;
+const DEVICE: u8 = 0xd0;
+
+fn lists(memory: PhysAddr) -> Vec<Vec<PhysRange>> {
+    let part = |offset: u64, len: u64| PhysRange::new(PhysAddr(memory.0 + offset), ByteCount(len));
+    vec![
+        vec![part(100, 50)],
+        vec![part(0, 2 * GRANULE)],
+        vec![part(100, 2 * GRANULE)],
+        vec![part(100, GRANULE - 100), part(3 * GRANULE, GRANULE)],
+    ]
+}
+
+/// Maps, has the device write, synchronises, and unmaps, by the calls that it is given.
+fn story(
+    rig: &Rig,
+    list: &[PhysRange],
+    memory: PhysAddr,
+    calls: impl FnOnce(Lent<Vec<PhysRange>>, &dyn Fn(&DmaMapping<Lent<Vec<PhysRange>>>)) -> bool,
+) -> Story {
+    rig.poke(memory, &vec![7; (PAGES * GRANULE) as usize]);
+    let seen = std::cell::RefCell::new((Vec::new(), false));
+    let while_mapped = |mapping: &DmaMapping<Lent<Vec<PhysRange>>>| {
+        let at: Vec<_> = mapping.segments().collect();
+        rig.device_writes(at[0], 20, DEVICE);
+        *seen.borrow_mut() = (at, mapping.is_bounced());
+    };
+    assert!(calls(lend(list.to_vec()), &while_mapped), "P14: it is done");
+    let (at, bounced) = seen.into_inner();
+    (at, bounced, rig.peek(memory, (PAGES * GRANULE) as usize))
+}
+
+const HEAD: Span = Span {
+    at: ByteCount(0),
+    len: ByteCount(10),
+};
+
+#[test]
+fn lists_go_the_same_way() {
+    for (placement, direction) in PLACEMENTS
+        .into_iter()
+        .flat_map(|placement| DIRECTIONS.map(|direction| (placement, direction)))
+    {
+        let (one, other) = (
+            Rig::new(DmaConfig::default()),
+            Rig::new(DmaConfig::default()),
+        );
+        let memory = one.memory(PAGES);
+        assert_eq!(other.memory(PAGES), memory, "they are alike");
+        let (client, any) = (one.client(placement), other.client(placement));
+        let any = AnyClient::from(any);
+        assert_eq!(client.config(), any.config());
+        for list in lists(memory) {
+            let by_client = story(&one, &list, memory, |list, look| {
+                let mapping = client.map_sg(list, direction).expect("room");
+                look(&mapping);
+                client.sync_for_cpu(&mapping, HEAD).expect("inside");
+                client.sync_for_device(&mapping, HEAD).expect("inside");
+                client.unmap(mapping).is_ok()
+            });
+            let by_any = story(&other, &list, memory, |list, look| {
+                let mapping = any.map_sg(list, direction).expect("room");
+                look(&mapping);
+                any.sync_for_cpu(&mapping, HEAD).expect("inside");
+                any.sync_for_device(&mapping, HEAD).expect("inside");
+                any.unmap(mapping).is_ok()
+            });
+            let what = format!("{placement:?}, {direction:?}, {list:?}");
+            assert_eq!(by_client.0, by_any.0, "{what}");
+            assert_eq!(by_client.1, by_any.1, "P7: {what}");
+            assert!(by_client.2 == by_any.2, "P7: {what}: other bytes");
+            // and by a guard, which ends by either
+            drop(
+                any.map_guarded(lend(list.clone()), direction)
+                    .expect("room"),
+            );
+            drop(client.map_guarded(lend(list), direction).expect("room"));
+        }
+        let one = one.domain.stats();
+        let other = other.domain.stats();
+        assert_eq!((one.live, one.unmaps), (other.live, other.unmaps));
+    }
+}
+
+#[test]
+fn slices_and_arrays_go_the_same_way() {
+    for placement in PLACEMENTS {
+        let rig = Rig::new(DmaConfig::default());
+        let any = AnyClient::from(rig.client(placement));
+        let mut block = [7; 100];
+        let mapped = any.map_slice(&mut block, Direction::FromDevice);
+        let mapped = mapped.expect("room");
+        rig.device_writes(mapped.iova(), 20, DEVICE);
+        mapped.finish().expect("unmapped");
+        assert_eq!(
+            (&block[..20], &block[20..]),
+            (&[DEVICE; 20][..], &[0; 80][..])
+        );
+        let sent = any.map_copy(&block).expect("room");
+        let seen = rig.device_read(sent.iova(), 100);
+        assert!(
+            seen.iter()
+                .zip(block)
+                .all(|(seen, byte)| *seen == Some(byte))
+        );
+        sent.finish().expect("unmapped");
+        let mut ring = any.alloc_coherent::<u64>(600).expect("memory");
+        ring.write(599, 7);
+        let seen = rig.device_read(ring.iova_of(599), 1);
+        assert_eq!(seen, [Some(7)], "P14");
+        ring.free().expect("unmapped");
+    }
+}
+
+#[test]
+fn what_is_anothers_comes_back_and_its_owner_lives() {
+    let rig = Rig::new(DmaConfig::default());
+    let memory = rig.memory(1);
+    let (one, other) = (rig.client(Placement::Always), rig.client(Placement::Never));
+    let (one, other) = (AnyClient::from(one), AnyClient::from(other));
+    let alive: Arc<[PhysRange]> = Arc::new([PhysRange::new(memory, ByteCount(100))]);
+    let mapping = one.map_sg(lend(alive.clone()), Direction::FromDevice);
+    let mapping = mapping.expect("room");
+    let iova = mapping.iova();
+    let sync = other.sync_for_cpu(&mapping, HEAD);
+    assert_eq!(sync, Err(SyncError::Foreign { iova }), "P8");
+    let Err(DmaUnmapError::Foreign(mapping)) = other.unmap(mapping) else {
+        panic!("P8: it was ended elsewhere");
+    };
+    assert_eq!(mapping.iova(), iova);
+    assert_eq!(Arc::strong_count(&alive), 2, "it is mapped still");
+    drop(one.clone().unmap(*mapping).expect("its own"));
+    assert_eq!(Arc::strong_count(&alive), 1);
+}
+
+/// A unit that fails, as in `owners`.
+#[test]
+fn an_owner_outlives_an_unmap_that_was_not_flushed() {
+    let rig = patchy::Rig::new(PolicyConfig::Strict);
+    let page = rig.p.frame_alloc().expect("memory").page();
+    let any = AnyClient::from(rig.client(Placement::Never));
+    for fails in [true, false] {
+        let alive: Arc<[PhysRange]> = Arc::new([PhysRange::page(page)]);
+        let mapping = any.map_sg(lend(alive.clone()), Direction::FromDevice);
+        let mapping = mapping.expect("room");
+        rig.fail(fails);
+        let ended = any.unmap(mapping).map(drop);
+        rig.fail(false);
+        assert_eq!(ended.is_err(), fails);
+        let owners = Arc::strong_count(&alive);
+        assert_eq!(owners, 1 + usize::from(fails), "P1: it may be reached");
+    }
+    // nor one of a map that was undone; one that was refused is dropped
+    for fails in [true, false] {
+        let rig = patchy::Rig::new(PolicyConfig::Strict);
+        let page = rig.p.frame_alloc().expect("memory").page();
+        let any = AnyClient::from(rig.client(Placement::Never));
+        rig.frames_left(3); // the tables of 512 pages
+        let alive: Arc<[PhysRange]> = Arc::new([PhysRange::page(page); 1024]);
+        rig.fail(fails);
+        let refused = any.map_sg(lend(alive.clone()), Direction::FromDevice);
+        rig.fail(false);
+        assert!(refused.is_err());
+        drop(refused);
+        let owners = Arc::strong_count(&alive);
+        assert_eq!(owners, 1 + usize::from(fails), "P1: it may be reached");
+    }
+    let error = any.alloc_coherent::<u64>(1).err();
+    assert!(
+        matches!(error, Some(MapError::NoFrameRun { .. })),
+        "{error:?}"
+    );
+}
+
+/// A guard's error is counted where the client is.
+#[test]
+fn errors_of_drops_are_counted() {
+    let rig = patchy::Rig::new(PolicyConfig::Strict);
+    let page = rig.p.frame_alloc().expect("memory").page();
+    let any = AnyClient::from(rig.client(Placement::Never));
+    let guard = any.map_guarded(lend(PhysRange::page(page)), Direction::FromDevice);
+    let copy = any.map_slice([7; 8], Direction::FromDevice);
+    rig.fail(true);
+    drop((guard, copy));
+    rig.fail(false);
+    assert_eq!(rig.dma.drop_errors(), 2);
+}
