@@ -142,15 +142,15 @@ only="$names clean-tree"
 stage oldest oldest
 stage packages ci/package.sh
 stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
-stage recording cargo test -p ioatlas --test tools -- --include-ignored record:
-stage capture cargo test -p ioatlas --test tools -- --include-ignored capture:
+stage recording cargo test -p ioatlas-cli --test tools -- --include-ignored record:
+stage capture cargo test -p ioatlas-cli --test tools -- --include-ignored capture:
 stage vhost-guest ci/vhost-guest.sh
 stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
 stage compare cargo test -p ioatlas-experiments --test vhost_compare -- --include-ignored
 stage vhost-minute ci/vhost-minute.sh
-stage soak cargo test -p ioatlas --test it -- --include-ignored --nocapture soak::
-stage silent-files cargo test -p ioatlas-vhost -p ioatlas --test it -- --include-ignored never_answers
-stage browser cargo test -p ioatlas --test tools -- --include-ignored browser:
+stage soak cargo test -p ioatlas-cli --test it -- --include-ignored --nocapture soak::
+stage silent-files cargo test -p ioatlas-vhost -p ioatlas-cli --test it -- --include-ignored never_answers
+stage browser cargo test -p ioatlas-cli --test tools -- --include-ignored browser:
 stage timing cargo test -p ioatlas-bench --test it -- --include-ignored measuring::
 stage optimised optimised
 stage fuzzing fuzzing

@@ -3,7 +3,7 @@
 # Installs what the test of `ioatlas capture` needs (Debian 12; needs root): QEMU, xz, and packages in
 # a cache of their own: the newest kernel of the backports of Debian 13, where these can be had, the
 # first of Debian 12 that has dma events, and bpftrace:
-#   cargo test -p ioatlas --test tools -- --include-ignored capture:
+#   cargo test -p ioatlas-cli --test tools -- --include-ignored capture:
 set -eu
 cd "$(dirname "$0")/.."
 apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update

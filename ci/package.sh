@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # Packages what is published, which is each crate without `publish = false`: all together, for each
 # is compiled from its package, on the packages of the others. Looks into them for README and
-# licences. Uploads nothing, and leaves them in target/package. The last line is
+# licences; then runs the program in the README of ioatlas in a crate of its own, which has them as
+# a registry would give them. Uploads nothing, and leaves them in target/package. The last line is
 # "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,5 +29,24 @@ while read -r name version; do
         failed=$((failed + 1))
     fi
 done <<<"$published"
+
+outside=$(mktemp -d)
+trap 'rm -rf "$outside"' EXIT
+packages=$(realpath "${CARGO_TARGET_DIR:-target}/package")
+mkdir "$outside/src"
+sed -n '/^```rust$/,/^```$/{/^```/!p}' crates/ioatlas/README.md >"$outside/src/main.rs"
+{
+    printf '[package]\nname = "outside"\nversion = "0.1.0"\nedition = "2024"\n[workspace]\n'
+    printf '[dependencies]\nioatlas = { version = "0.1", features = ["testing"] }\n[patch.crates-io]\n'
+    while read -r name version; do
+        printf '%s = { path = "%s" }\n' "$name" "$packages/$name-$version"
+    done <<<"$published"
+} >"$outside/Cargo.toml"
+cp Cargo.lock "$outside"
+if (cd "$outside" && CARGO_TARGET_DIR=$packages/outside cargo run --quiet); then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -11,5 +11,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
-cargo build --quiet --package ioatlas --package ioatlas-vhost-guest
+cargo build --quiet --package ioatlas-cli --package ioatlas-vhost-guest
 exec ci/with-priority.sh "$target/debug/vhost-guest" "$@"

@@ -38,7 +38,7 @@ modes='
 count=$(grep -c . <<<"$modes")
 each=$(awk -v s="$seconds" -v n="$count" 'BEGIN { printf "%.2f", (s / (2 * n) > 0.05) ? s / (2 * n) : 0.05 }')
 
-cargo build --release --quiet --package ioatlas
+cargo build --release --quiet --package ioatlas-cli
 ioatlas=${CARGO_TARGET_DIR:-target}/release/ioatlas
 scratch=$(mktemp -d)
 back=

@@ -105,8 +105,7 @@ fn policies<U: RemappingUnit<Kernel>>(
     let deferred = PolicyConfig::DeferredPerCpu(Default::default());
     for policy in [PolicyConfig::Strict, deferred] {
         let tables =
-            Paged::<_, VtdSecond48, _>::new(platform, unit.clone(), TableConfig::default())
-                .ok()?;
+            Paged::<_, VtdSecond48, _>::new(platform, unit.clone(), TableConfig::default()).ok()?;
         let config = DomainConfig {
             policy,
             ..Default::default()

@@ -3,19 +3,19 @@
 //! remedies leave of the misses.
 //!
 //! ```sh
-//! cargo run --release -p ioatlas --example picture >docs/report.svg
+//! cargo run --release -p ioatlas-cli --example picture >docs/report.svg
 //! ```
 //!
 //! It depends on the trace alone, so a test can compare the file with what this draws. The page's
 //! own drawing is finer; here cells are larger, so that the file stays small.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use ioatlas::output::Target;
-use ioatlas::progress::Silent;
-use ioatlas::report::systems::Rows;
-use ioatlas::report::timings::{Bench, Timings};
-use ioatlas::report::verdict::DeviceVerdict;
-use ioatlas::report::{Atlas, Report, build, bundled_traces};
+use ioatlas_cli::output::Target;
+use ioatlas_cli::progress::Silent;
+use ioatlas_cli::report::systems::Rows;
+use ioatlas_cli::report::timings::{Bench, Timings};
+use ioatlas_cli::report::verdict::DeviceVerdict;
+use ioatlas_cli::report::{Atlas, Report, build, bundled_traces};
 use ioatlas_present::{Figure, Unit};
 use std::error::Error;
 use std::fmt::Write;

@@ -2,12 +2,12 @@
 //! The `ioatlas` command line. Everything is in the library, so that tests can call it.
 #![forbid(unsafe_code)]
 
-use ioatlas::Surroundings;
+use ioatlas_cli::Surroundings;
 use std::io;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ioatlas::run_in(
+    ioatlas_cli::run_in(
         &Surroundings::of_process(),
         std::env::args_os(),
         &mut io::stdout().lock(),

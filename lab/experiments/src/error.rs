@@ -2,7 +2,7 @@
 //! What can fail.
 
 use crate::vhost_compare::VhostCompareError;
-use ioatlas::Failure;
+use ioatlas_cli::Failure;
 use std::path::PathBuf;
 
 /// An experiment could not be done.
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// A file could not be written, or what the command does failed.
     #[error(transparent)]
-    Command(#[from] ioatlas::Error),
+    Command(#[from] ioatlas_cli::Error),
     /// A figure or table of a paper could not be made.
     #[error("{exhibit}: {detail}")]
     Experiment { exhibit: String, detail: String },

@@ -16,14 +16,14 @@ mod vhost_compare;
 pub use error::Error;
 pub use vhost_compare::VhostCompareError;
 
-pub(crate) use ioatlas::{bundled, output, progress, replay, report};
+pub(crate) use ioatlas_cli::{bundled, output, progress, replay, report};
 
 use clap::{Parser, Subcommand};
-use ioatlas::{Screen, Status, drive};
+use ioatlas_cli::{Screen, Status, drive};
 use std::ffi::OsString;
 use std::io::Write;
 
-pub(crate) type Answer = ioatlas::Answer<Error>;
+pub(crate) type Answer = ioatlas_cli::Answer<Error>;
 
 /// The laboratory: what was measured, and figures of papers, made again on this machine.
 #[derive(Debug, Parser)]

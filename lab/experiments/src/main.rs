@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     // vhost-compare starts the back end that it compares as this same program
     if arguments.get(1).is_some_and(|first| first == "ioatlas") {
         arguments.remove(0);
-        return ioatlas::run(arguments, &mut stdout, &mut stderr).into();
+        return ioatlas_cli::run(arguments, &mut stdout, &mut stderr).into();
     }
     ioatlas_experiments::run(arguments, &mut stdout, &mut stderr).into()
 }

@@ -45,7 +45,7 @@ pub fn ioatlas(named: Option<&Path>) -> Result<PathBuf, Error> {
     }
     Err(Error::BackEnd {
         program: path.display().to_string(),
-        detail: "there is none; build it (cargo build -p ioatlas), or name it with --ioatlas"
+        detail: "there is none; build it (cargo build -p ioatlas-cli), or name it with --ioatlas"
             .into(),
     })
 }

@@ -2,7 +2,7 @@
 //! Commands on captures by real tools: what they make of them, and that they say what results rest
 //! on.
 
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use ioatlas_iotlb::{Laboratory, Named, Setup, Trace};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 fn run(arguments: &[&str]) -> (Status, String, String) {
     let arguments = ["ioatlas"].iter().chain(arguments).map(OsString::from);
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let status = ioatlas::run(arguments, &mut stdout, &mut stderr);
+    let status = ioatlas_cli::run(arguments, &mut stdout, &mut stderr);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status, text(stdout), text(stderr))
 }

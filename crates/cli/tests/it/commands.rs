@@ -3,7 +3,7 @@
 //! input.
 
 use crate::common::{bundled, ioatlas, json};
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ fn the_version_names_the_commit() {
     let expected = format!(
         "ioatlas {} (commit {})\n",
         env!("CARGO_PKG_VERSION"),
-        ioatlas::COMMIT
+        ioatlas_cli::COMMIT
     );
     assert_eq!(said.out, expected);
 }
@@ -291,13 +291,13 @@ impl Write for Broken {
 fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
     let arguments = ["ioatlas", "trace", "info", &bundled("lsi-bonnie")].map(OsString::from);
     let mut err = Vec::new();
-    let status = ioatlas::run(
+    let status = ioatlas_cli::run(
         arguments.clone(),
         &mut Broken(io::ErrorKind::BrokenPipe),
         &mut err,
     );
     assert_eq!((status, err.as_slice()), (Status::Success, &b""[..]));
-    let status = ioatlas::run(arguments, &mut Broken(io::ErrorKind::StorageFull), &mut err);
+    let status = ioatlas_cli::run(arguments, &mut Broken(io::ErrorKind::StorageFull), &mut err);
     assert_eq!(status, Status::Failure);
     assert!(
         String::from_utf8(err)

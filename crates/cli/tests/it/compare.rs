@@ -2,11 +2,11 @@
 //! What a report of exactly two traces says of what changed between them.
 
 use crate::common::{bundled, figures, page_figures, report_of};
-use ioatlas::LoadedTrace;
-use ioatlas::Screen;
-use ioatlas::report::compare::{Change, Comparison, DeviceChanges, Matched};
-use ioatlas::report::systems::Rows;
-use ioatlas::report::{Report, bundled_traces, page, terminal};
+use ioatlas_cli::LoadedTrace;
+use ioatlas_cli::Screen;
+use ioatlas_cli::report::compare::{Change, Comparison, DeviceChanges, Matched};
+use ioatlas_cli::report::systems::Rows;
+use ioatlas_cli::report::{Report, bundled_traces, page, terminal};
 use std::collections::HashSet;
 
 fn read(name: &str, text: &str) -> LoadedTrace {

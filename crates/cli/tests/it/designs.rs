@@ -2,7 +2,7 @@
 //! `replay`, and the designs that commands take.
 
 use crate::common::{bundled, ioatlas, json};
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

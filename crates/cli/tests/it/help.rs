@@ -2,7 +2,7 @@
 //! What the program says of itself: help, completions, manual pages.
 
 use crate::common::ioatlas;
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;

@@ -2,7 +2,7 @@
 //! Counts that bpftrace made in the kernel: the script, and the report of what it prints.
 
 use crate::common::ioatlas;
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;

@@ -2,9 +2,9 @@
 //! What `report --perfetto` writes: the Trace Event Format, read back as a viewer does.
 
 use crate::common::{bundled, ioatlas};
-use ioatlas::output::Target;
-use ioatlas::report::perfetto::export;
-use ioatlas::{LoadedTrace, Status};
+use ioatlas_cli::output::Target;
+use ioatlas_cli::report::perfetto::export;
+use ioatlas_cli::{LoadedTrace, Status};
 use ioatlas_present::printable;
 use serde_json::Value;
 use std::collections::HashMap;

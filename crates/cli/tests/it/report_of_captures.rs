@@ -2,12 +2,12 @@
 //! What a report says of captures, which have no accesses: what is in them, and nothing else.
 
 use crate::common::{figures, page_figures};
-use ioatlas::LoadedTrace;
-use ioatlas::Screen;
-use ioatlas::report::captures::ALH_ERROR_POINTS;
-use ioatlas::report::remedy::{Bound, Less};
-use ioatlas::report::systems::Rows;
-use ioatlas::report::{Report, Traces, bundled_traces, page, terminal};
+use ioatlas_cli::LoadedTrace;
+use ioatlas_cli::Screen;
+use ioatlas_cli::report::captures::ALH_ERROR_POINTS;
+use ioatlas_cli::report::remedy::{Bound, Less};
+use ioatlas_cli::report::systems::Rows;
+use ioatlas_cli::report::{Report, Traces, bundled_traces, page, terminal};
 use ioatlas_iotlb::Trace;
 use ioatlas_iotlb::import::Assume;
 use ioatlas_present::Tag;
@@ -94,7 +94,7 @@ fn no_number_of_a_capture_follows_from_assumed_accesses() {
     });
     let (all, mut compared) = (bundled(), 0);
     for (trace, device) in devices {
-        let same = |v: &&ioatlas::report::verdict::DeviceVerdict| {
+        let same = |v: &&ioatlas_cli::report::verdict::DeviceVerdict| {
             v.trace == *trace && v.device == device.device
         };
         let verdict = full.verdicts.iter().find(same).unwrap();

@@ -112,7 +112,7 @@ fn without_a_bench_nothing_measured_is_there_and_the_report_says_so() {
     report(empty.path(), &["--no-bench"]);
     assert!(!empty.path().join("ioatlas").exists());
     let both = crate::common::ioatlas(&["report", "--no-bench", "--fresh-bench"]);
-    assert_eq!(both.status, ioatlas::Status::Usage);
+    assert_eq!(both.status, ioatlas_cli::Status::Usage);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //!
 //! A driver that is to run on several of them (a kernel, VFIO, the machine of its tests) would be
 //! generic over both. [`AnyClient`] is one name for all: the same client behind an indirect call
-//! for each map, and one for each unmap. What it does not have (streams, batches, the address API,
-//! typed buffers) the [`Client`] has that it is made of.
+//! for each map, and one for each unmap. What it does not have (streams, batches, typed buffers) the
+//! [`Client`] has that it is made of.
 //!
 //! Guards ([`Mapped`], [`MappedSlice`]) end by such a call whatever they are of, and so have no
 //! such types either.
@@ -66,6 +66,24 @@ trait Maps: Ends {
         to: SyncFor,
     ) -> Result<(), SyncError>;
     fn copy(&self, bytes: &[u8], direction: Direction) -> Result<(Copied, Buffer), DmaMapError>;
+    #[allow(clippy::result_large_err)] // as there
+    fn give_up(
+        &self,
+        mapping: DmaMapping<Lent<RawList>>,
+    ) -> Result<(Iova, ByteCount), IntoRawError>;
+    fn unmap_raw(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Option<Direction>,
+    ) -> Result<(), RawDmaError>;
+    fn sync_raw(
+        &self,
+        iova: Iova,
+        span: Span,
+        direction: Option<Direction>,
+        to: SyncFor,
+    ) -> Result<(), RawDmaError>;
     fn shared(&self, pages: PageCount) -> Result<Shared, MapError>;
 }
 
@@ -118,6 +136,29 @@ where
     }
     fn copy(&self, bytes: &[u8], direction: Direction) -> Result<(Copied, Buffer), DmaMapError> {
         self.bounce_slice(bytes, direction)
+    }
+    fn give_up(
+        &self,
+        mapping: DmaMapping<Lent<RawList>>,
+    ) -> Result<(Iova, ByteCount), IntoRawError> {
+        Client::into_raw(self, mapping)
+    }
+    fn unmap_raw(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Option<Direction>,
+    ) -> Result<(), RawDmaError> {
+        Client::unmap_raw(self, iova, len, direction)
+    }
+    fn sync_raw(
+        &self,
+        iova: Iova,
+        span: Span,
+        direction: Option<Direction>,
+        to: SyncFor,
+    ) -> Result<(), RawDmaError> {
+        Client::sync_raw(self, iova, span, direction, to)
     }
     fn shared(&self, pages: PageCount) -> Result<Shared, MapError> {
         Client::shared(self, pages)
@@ -299,6 +340,46 @@ impl AnyClient {
     ) -> Result<(), SyncError> {
         let list = mapping.list().segments();
         self.0.sync(&mapping.seen(), list, span, SyncFor::Device)
+    }
+
+    /// As [`Client::into_raw`].
+    ///
+    /// # Errors
+    /// [`IntoRawError`]; the mapping is as it was.
+    #[allow(clippy::result_large_err)] // as there
+    pub fn into_raw<L: Into<RawList>>(
+        &self,
+        mapping: DmaMapping<Lent<L>>,
+    ) -> Result<(Iova, ByteCount), IntoRawError> {
+        let of_lists = mapping.map_list(|lent| Lent::ours(lent.into_inner().into()));
+        self.0.give_up(of_lists)
+    }
+
+    /// As [`Client::unmap_raw`].
+    ///
+    /// # Errors
+    /// [`RawDmaError`]; but for [`RawDmaError::Unmap`], nothing has changed.
+    pub fn unmap_raw(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: impl Into<Option<Direction>>,
+    ) -> Result<(), RawDmaError> {
+        self.0.unmap_raw(iova, len, direction.into())
+    }
+
+    /// As [`Client::sync_raw`].
+    ///
+    /// # Errors
+    /// [`RawDmaError`]; the mapping lives on.
+    pub fn sync_raw(
+        &self,
+        iova: Iova,
+        span: Span,
+        direction: impl Into<Option<Direction>>,
+        to: SyncFor,
+    ) -> Result<(), RawDmaError> {
+        self.0.sync_raw(iova, span, direction.into(), to)
     }
 
     /// As [`Client::unmap`].

@@ -17,8 +17,8 @@ pub struct DmaConfig {
     /// What [`Placement::Adaptive`] measures with, which cannot be had without; nothing else reads
     /// it, and that seldom.
     pub clock: Option<Clock>,
-    /// What is told of unmaps that fail where a [`Mapped`](super::Mapped) or a
-    /// [`Coherent`](super::Coherent) array is dropped.
+    /// What is told of unmaps that fail where a [`Mapped`](super::Mapped), a
+    /// [`MappedSlice`](super::MappedSlice) or a [`Coherent`](super::Coherent) array is dropped.
     pub on_drop_error: Option<OnDropError>,
 }
 

@@ -171,7 +171,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         &self.watch
     }
 
-    /// Unmaps that have failed where a [`Mapped`] or a [`Coherent`] array was dropped.
+    /// Unmaps that have failed where a [`Mapped`], a [`MappedSlice`] or a [`Coherent`] array was
+    /// dropped.
     pub fn drop_errors(&self) -> u64 {
         self.drop_errors.load(Ordering::Relaxed)
     }

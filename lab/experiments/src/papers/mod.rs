@@ -124,7 +124,7 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<Papers, Err
         parameters: parameters::all(&made),
         exhibits: made,
         version: env!("CARGO_PKG_VERSION"),
-        commit: ioatlas::COMMIT,
+        commit: ioatlas_cli::COMMIT,
         files: Vec::new(),
     };
     papers.files = directory.write(&papers, command)?;

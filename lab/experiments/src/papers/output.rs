@@ -5,7 +5,7 @@
 use super::{About, Made, Papers, page};
 use crate::error::Error;
 use crate::output::Target;
-use ioatlas::Error as FileError;
+use ioatlas_cli::Error as FileError;
 use std::ffi::OsString;
 use std::fs;
 use std::io;

@@ -2,7 +2,7 @@
 //! `bench` through the program: rows, fields, filters and what it refuses. No figure is judged.
 
 use crate::common::{json, lab};
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 
 const FIELDS: [&str; 19] = [

@@ -2,7 +2,7 @@
 //! `papers` through the program.
 
 use crate::common::{json, lab};
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 use std::fs;
 use std::sync::LazyLock;

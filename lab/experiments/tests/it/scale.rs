@@ -4,7 +4,7 @@
 //! Points are few and machines small, so that all of it takes seconds also unoptimised.
 
 use crate::common::lab;
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 
 const MAGAZINE: [&str; 7] = [

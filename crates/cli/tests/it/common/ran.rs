@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A program that was run in the test's process. The laboratory's tests use it, too.
 
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::Write;

@@ -3,7 +3,7 @@
 
 use super::tree::{device, says, tree};
 use crate::common::ioatlas;
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;

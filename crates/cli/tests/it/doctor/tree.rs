@@ -2,7 +2,7 @@
 //! Trees of files that machines have below /sys, /proc and /boot, and what `doctor` says of them.
 
 use crate::common::ioatlas;
-use ioatlas::Status;
+use ioatlas_cli::Status;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -3,11 +3,11 @@
 
 use super::measured_report;
 use crate::common::{bundled, report_of};
-use ioatlas::LoadedTrace;
-use ioatlas::Screen;
-use ioatlas::report::remedy::{self, Availability, Less, Protection, Remedy};
-use ioatlas::report::systems::Rows;
-use ioatlas::report::{page, terminal};
+use ioatlas_cli::LoadedTrace;
+use ioatlas_cli::Screen;
+use ioatlas_cli::report::remedy::{self, Availability, Less, Protection, Remedy};
+use ioatlas_cli::report::systems::Rows;
+use ioatlas_cli::report::{page, terminal};
 use std::collections::HashSet;
 
 /// The remedy of this name.

@@ -7,9 +7,9 @@ mod readme;
 mod views;
 
 use crate::common::{built, rows};
-use ioatlas::report::model::OracleTotals;
-use ioatlas::report::systems::Rows;
-use ioatlas::report::{Report, bundled_traces};
+use ioatlas_cli::report::model::OracleTotals;
+use ioatlas_cli::report::systems::Rows;
+use ioatlas_cli::report::{Report, bundled_traces};
 use std::ffi::OsString;
 use std::sync::OnceLock;
 

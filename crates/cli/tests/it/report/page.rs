@@ -3,10 +3,10 @@
 
 use super::full_report;
 use crate::common::{built, bundled, figures, ioatlas, page_figures};
-use ioatlas::report::model::Source;
-use ioatlas::report::systems::{Exposure, Rows, SystemRow};
-use ioatlas::report::{MAX_PAGE_BYTES, Report, Traces, bundled_traces, page};
-use ioatlas::{LoadedTrace, Status};
+use ioatlas_cli::report::model::Source;
+use ioatlas_cli::report::systems::{Exposure, Rows, SystemRow};
+use ioatlas_cli::report::{MAX_PAGE_BYTES, Report, Traces, bundled_traces, page};
+use ioatlas_cli::{LoadedTrace, Status};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! README shows what the command prints and draws, and code that is compiled.
 
 use super::measured_report;
-use ioatlas::Screen;
-use ioatlas::report::{Report, page, terminal};
+use ioatlas_cli::Screen;
+use ioatlas_cli::report::{Report, page, terminal};
 
 #[test]
 fn readme_shows_the_example_that_is_compiled() {
@@ -105,7 +105,7 @@ fn readme_has_the_picture_that_is_drawn() {
     let kept = include_str!("../../../../../docs/report.svg");
     assert!(
         drawn == kept,
-        "not what is drawn now: cargo run --release -p ioatlas --example picture >docs/report.svg"
+        "not what is drawn now: cargo run --release -p ioatlas-cli --example picture >docs/report.svg"
     );
     assert!(drawn.len() < 150_000, "{} bytes", drawn.len());
     // or no browser draws it

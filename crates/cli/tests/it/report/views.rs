@@ -3,10 +3,10 @@
 
 use super::{full_report, measured_report};
 use crate::common::{built, figures, page_figures};
-use ioatlas::Screen;
-use ioatlas::report::systems::{Exposure, Rows, SystemRow};
-use ioatlas::report::timings::Origin;
-use ioatlas::report::{Report, bundled_traces, page, terminal};
+use ioatlas_cli::Screen;
+use ioatlas_cli::report::systems::{Exposure, Rows, SystemRow};
+use ioatlas_cli::report::timings::Origin;
+use ioatlas_cli::report::{Report, bundled_traces, page, terminal};
 use std::collections::HashSet;
 
 fn model_figures(report: &Report) -> HashSet<(String, String, String)> {

@@ -141,6 +141,30 @@ fn slices_and_arrays_go_the_same_way() {
 }
 
 #[test]
+fn addresses_go_the_same_way() {
+    for placement in PLACEMENTS {
+        let rig = Rig::new(DmaConfig::default());
+        let memory = rig.memory(1);
+        let any = AnyClient::from(rig.client(placement));
+        let both = Direction::Bidirectional;
+        let len = ByteCount(100);
+        let mapping = any.map_single(lend(PhysRange::new(memory, len)), both);
+        let (iova, mapped) = any.into_raw(mapping.expect("room")).expect("memory");
+        assert_eq!(mapped, len);
+        rig.device_writes(iova, 20, DEVICE);
+        any.sync_raw(iova, HEAD, both, SyncFor::Cpu)
+            .expect("inside");
+        assert_eq!(rig.peek(memory, 10), [DEVICE; 10], "P7: {placement:?}");
+        let other = any.unmap_raw(iova, ByteCount(99), both);
+        assert!(matches!(other, Err(RawDmaError::WrongLength { .. })), "P8");
+        any.unmap_raw(iova, len, None).expect("unmapped");
+        assert_eq!(rig.peek(memory, 20), [DEVICE; 20], "P7: {placement:?}");
+        let again = any.unmap_raw(iova, len, None);
+        assert_eq!(again, Err(RawDmaError::NotMapped(iova)), "P8");
+    }
+}
+
+#[test]
 fn what_is_anothers_comes_back_and_its_owner_lives() {
     let rig = Rig::new(DmaConfig::default());
     let memory = rig.memory(1);
