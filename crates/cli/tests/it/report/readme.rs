@@ -8,7 +8,7 @@ use ioatlas_cli::report::{Report, page, terminal};
 #[test]
 fn readme_shows_the_example_that_is_compiled() {
     let readme = include_str!("../../../../../README.md");
-    let example = include_str!("../../../../viommu/examples/quickstart.rs");
+    let example = include_str!("../../../../ioatlas/examples/quickstart.rs");
     let code = &example[example.find("use ").unwrap()..];
     assert!(readme.contains(&format!("```rust\n{code}```\n")));
 }
