@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The integration tests of this crate, in one program: each is a module.
 
-#[cfg(not(ioatlas_killers))]
 mod attacks;
 mod bounce;
 mod coherent;
