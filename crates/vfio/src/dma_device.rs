@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One device with an I/O address space of its own: where most drivers in user space begin.
 //!
-//! What it is made of can be had by itself, for several devices in one space, for memory of one's
-//! own or for another allocator or policy than a name in [`OpenOptions`] has:
+//! What it is made of can be had by itself, for several devices in one space, or another platform:
 //!
 //! ```text
 //! AnySpace::open   the kernel's space, and the device in it
@@ -49,7 +48,7 @@ pub type DmaClient<K = Linux> = Client<UserSpace, Vfio<AnySpace<K>>>;
 /// let mut block = [0; 4096];
 /// let mapped = disk.map_slice(&mut block, Direction::FromDevice)?;
 /// // ... have the device write to mapped.iova(), and wait until it has ...
-/// mapped.finish()?; // the device reaches the block's copy for nobody any more
+/// mapped.finish()?; // what it wrote is in the block
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DmaDevice<K: Kernel = Linux> {

@@ -11,12 +11,12 @@
 //! [`testing::TestMachine`] has devices with what a driver maps with, and with the accesses that a
 //! test makes in their place.
 //!
-//! [`machine::Machine`], of which it is made, is a platform, such a unit, and the driver of the unit. What a test has for
-//! a device moves bytes by [`dma_read`](machine::Machine::dma_read) and
-//! [`dma_write`](machine::Machine::dma_write), which say what the unit refuses, and where.
-//! A [`machine::WatchedMachine`] has an oracle, too. It judges every access by what is mapped at
-//! that time, in every domain that the machine made, and one call says whether a device reached
-//! what was unmapped, or anything else that it must not: [`oracle::Oracle::assert_clean`].
+//! [`machine::Machine`], of which it is made, is a platform, such a unit, and the driver of the
+//! unit. What a test has for a device moves bytes by [`dma_read`](machine::Machine::dma_read) and
+//! [`dma_write`](machine::Machine::dma_write), which say what the unit refuses, and where. A
+//! [`machine::WatchedMachine`] has an oracle, too. It judges every access by what is mapped at that
+//! time, in every domain that the machine made, and one call says whether a device reached what was
+//! unmapped, or anything else that it must not: [`oracle::Oracle::assert_clean`].
 //!
 //! ```
 //! use ioatlas_dma::{domain::DomainConfig, platform::*, table::fmt::VtdSecond48, units::*};

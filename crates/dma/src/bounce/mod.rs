@@ -73,7 +73,7 @@ pub use usage::PoolUsage;
 
 pub(crate) use class::Slot;
 pub(crate) use cost_model::{Advice, CellIndex};
-pub(crate) use pieces::Move;
+pub(crate) use pieces::{Data, Move};
 pub(crate) use pool::{Buffer, Need, Pool};
 pub(crate) use single_use::{SingleUseBuffer, map_own};
 pub(crate) use split::Split;

@@ -63,8 +63,75 @@ pub(crate) enum Move {
     Take,
 }
 
-/// What a bounce buffer stands for: memory by its addresses, `&[PhysRange]`, or bytes of the
-/// program's own, `&[u8]` where they go in and `&mut [u8]` where they come back.
+/// Bytes that follow each other: memory by its address, or bytes of the program's own, `&[u8]` where
+/// they go in and `&mut [u8]` where they come back.
+pub(crate) trait Piece: Sized {
+    fn bytes(&self) -> u64;
+    /// The first `at` bytes, of as many at least, and the rest.
+    fn split(self, at: u64) -> (Self, Self);
+    /// Moves all of it to or from `there`, where as many bytes follow each other.
+    fn shift<P: CopyMemory>(self, p: &P, there: PhysAddr, way: Move) -> Result<(), NotMemoryError>;
+}
+
+impl Piece for PhysRange {
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        self.len.0
+    }
+    #[inline(always)]
+    fn split(self, at: u64) -> (Self, Self) {
+        let rest = PhysAddr(self.addr.0 + at);
+        (
+            PhysRange::new(self.addr, ByteCount(at)),
+            PhysRange::new(rest, ByteCount(self.len.0 - at)),
+        )
+    }
+    #[inline(always)]
+    fn shift<P: CopyMemory>(self, p: &P, there: PhysAddr, way: Move) -> Result<(), NotMemoryError> {
+        match way {
+            Move::In => p.copy(OURS, self, there),
+            Move::Out => p.copy(OURS, PhysRange::new(there, self.len), self.addr),
+            Move::Take => p.take(OURS, PhysRange::new(there, self.len), self.addr),
+        }
+    }
+}
+
+impl Piece for &[u8] {
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+    fn split(self, at: u64) -> (Self, Self) {
+        self.split_at(at as usize)
+    }
+    #[inline(always)]
+    fn shift<P: CopyMemory>(self, p: &P, there: PhysAddr, way: Move) -> Result<(), NotMemoryError> {
+        debug_assert_eq!(way, Move::In);
+        p.write(OURS, self, there)
+    }
+}
+
+impl Piece for &mut [u8] {
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+    fn split(self, at: u64) -> (Self, Self) {
+        self.split_at_mut(at as usize)
+    }
+    #[inline(always)]
+    fn shift<P: CopyMemory>(self, p: &P, there: PhysAddr, way: Move) -> Result<(), NotMemoryError> {
+        debug_assert_ne!(way, Move::In);
+        let bytes = ByteCount(self.bytes());
+        p.read(OURS, there, self)?;
+        match way {
+            Move::Take => p.zero(OURS, PhysRange::new(there, bytes)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a bounce buffer stands for: a list of buffers, or one [`Piece`].
 pub(crate) trait Data: Sized {
     /// Whether it is `len` bytes that follow each other.
     fn is_one(&self, len: ByteCount) -> bool;
@@ -103,11 +170,7 @@ impl Data for &[PhysRange] {
         way: Move,
     ) -> Result<(), NotMemoryError> {
         let [buffer] = self else { return Ok(()) };
-        match way {
-            Move::In => p.copy(OURS, *buffer, there),
-            Move::Out => p.copy(OURS, PhysRange::new(there, buffer.len), buffer.addr),
-            Move::Take => p.take(OURS, PhysRange::new(there, buffer.len), buffer.addr),
-        }
+        buffer.shift(p, there, way)
     }
 
     fn move_each<P: CopyMemory>(
@@ -123,10 +186,10 @@ impl Data for &[PhysRange] {
     }
 }
 
-impl Data for &[u8] {
+impl<T: Piece> Data for T {
     #[inline(always)]
     fn is_one(&self, len: ByteCount) -> bool {
-        self.len() as u64 == len.0
+        self.bytes() == len.0
     }
 
     #[inline(always)]
@@ -136,8 +199,7 @@ impl Data for &[u8] {
         there: PhysAddr,
         way: Move,
     ) -> Result<(), NotMemoryError> {
-        debug_assert_eq!(way, Move::In);
-        p.write(OURS, self, there)
+        self.shift(p, there, way)
     }
 
     fn move_each<P: CopyMemory>(
@@ -148,60 +210,32 @@ impl Data for &[u8] {
         frames: &impl Frames,
         way: Move,
     ) -> Result<(), NotMemoryError> {
-        let (mut rest, mut at) = (&self[..self.len().min(len.0 as usize)], offset);
-        while !rest.is_empty() {
-            let (there, here) = frames.stretch(at, rest.len() as u64);
-            let (first, others) = rest.split_at(here as usize);
-            first.move_one(p, there, way)?;
-            (rest, at) = (others, at + here);
+        let moved = self.bytes().min(len.0);
+        let (piece, _) = self.split(moved);
+        move_piece(p, piece, offset, frames, way)?;
+        match way {
+            Move::Take => zero_bytes(p, offset + moved, offset + len.0, frames),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
-impl Data for &mut [u8] {
-    #[inline(always)]
-    fn is_one(&self, len: ByteCount) -> bool {
-        self.len() as u64 == len.0
+/// Moves a piece, whose first byte is `at` bytes into the bounce buffer, by stretches of frames.
+#[inline(always)] // into each of its few callers
+fn move_piece<P: CopyMemory>(
+    p: &P,
+    mut rest: impl Piece,
+    mut at: u64,
+    frames: &impl Frames,
+    way: Move,
+) -> Result<(), NotMemoryError> {
+    while rest.bytes() > 0 {
+        let (there, here) = frames.stretch(at, rest.bytes());
+        let (first, others) = rest.split(here);
+        first.shift(p, there, way)?;
+        (rest, at) = (others, at + here);
     }
-
-    #[inline(always)]
-    fn move_one<P: CopyMemory>(
-        self,
-        p: &P,
-        there: PhysAddr,
-        way: Move,
-    ) -> Result<(), NotMemoryError> {
-        debug_assert_ne!(way, Move::In);
-        let bytes = ByteCount(self.len() as u64);
-        p.read(OURS, there, self)?;
-        match way {
-            Move::Take => p.zero(OURS, PhysRange::new(there, bytes)),
-            _ => Ok(()),
-        }
-    }
-
-    fn move_each<P: CopyMemory>(
-        self,
-        p: &P,
-        len: ByteCount,
-        offset: u64,
-        frames: &impl Frames,
-        way: Move,
-    ) -> Result<(), NotMemoryError> {
-        let moved = self.len().min(len.0 as usize);
-        let (mut rest, mut at) = (&mut self[..moved], offset);
-        while !rest.is_empty() {
-            let (there, here) = frames.stretch(at, rest.len() as u64);
-            let (first, others) = rest.split_at_mut(here as usize);
-            first.move_one(p, there, way)?;
-            (rest, at) = (others, at + here);
-        }
-        match way {
-            Move::Take => zero_bytes(p, at, offset + len.0, frames),
-            _ => Ok(()),
-        }
-    }
+    Ok(())
 }
 
 /// Moves all `len` bytes of `data`: for one buffer within a granule nothing is called but the
@@ -241,23 +275,10 @@ pub(crate) fn move_bytes<P: CopyMemory>(
             skip -= buffer.len.0;
             continue;
         }
-        let mut here = buffer.addr.0 + skip;
-        let mut of_it = (buffer.len.0 - skip).min(left);
-        skip = 0;
-        left -= of_it;
-        while of_it > 0 {
-            let (there, len) = frames.stretch(at, of_it);
-            match way {
-                Move::In => p.copy(OURS, PhysRange::new(PhysAddr(here), ByteCount(len)), there)?,
-                Move::Out => p.copy(OURS, PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
-                Move::Take => {
-                    p.take(OURS, PhysRange::new(there, ByteCount(len)), PhysAddr(here))?
-                }
-            }
-            here += len;
-            at += len;
-            of_it -= len;
-        }
+        let here = PhysAddr(buffer.addr.0 + skip);
+        let of_it = (buffer.len.0 - skip).min(left);
+        move_piece(p, PhysRange::new(here, ByteCount(of_it)), at, frames, way)?;
+        (skip, left, at) = (0, left - of_it, at + of_it);
         if left == 0 {
             break;
         }

@@ -217,6 +217,15 @@ pub struct BounceError {
 }
 
 impl BounceError {
+    /// Of `len` bytes for which a buffer for this one use was the only way.
+    pub(crate) fn once(len: ByteCount, lack: Lack) -> Self {
+        BounceError {
+            len,
+            slots: Lack::Off,
+            chunks: Lack::Off,
+            single_use: lack,
+        }
+    }
     /// Whether memory would have helped.
     pub(crate) fn lacks_memory(&self) -> bool {
         let lacks = [self.slots, self.chunks, self.single_use];

@@ -3,8 +3,8 @@
 //!
 //! A driver that is to run on several of them (a kernel, VFIO, the machine of its tests) would be
 //! generic over both. [`AnyClient`] is one name for all: the same client behind an indirect call
-//! for each map, and one for each unmap. What it does not have (streams, batches, typed buffers) the
-//! [`Client`] has that it is made of.
+//! for each map, and one for each unmap. What it does not have (streams, batches, typed buffers)
+//! the [`Client`] has that it is made of.
 //!
 //! Guards ([`Mapped`], [`MappedSlice`]) end by such a call whatever they are of, and so have no
 //! such types either.

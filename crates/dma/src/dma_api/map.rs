@@ -17,7 +17,7 @@ use super::{
     *,
 };
 use crate::{
-    bounce::{Advice, BounceError, Buffer, Lack, Need, ReturnError, Slot, Step, map_own},
+    bounce::{Advice, BounceError, Buffer, Data, Lack, Need, ReturnError, Slot, Step, map_own},
     domain::{MapAttrs, MapError, UnmapError},
     platform::room::vec_of,
     units::*,
@@ -367,17 +367,29 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Result<(Iova, Held), DmaMapError> {
         self.check_memory(job)?;
         let domain = &self.dma.domain;
-        let p = self.platform();
         let need = self.need(job.list[0], job.shape.len, job.direction);
-        let mut buffer = match pool.take(domain, &need, &job.attrs) {
+        let buffer = match pool.take(domain, &need, &job.attrs) {
             Ok(buffer) => buffer,
             Err(none) => return self.without_buffer(pool, job, otherwise, none),
         };
-        if let Err(hole) = pool.fill(p, &mut buffer, &need, job.list) {
-            pool.give_unused(domain, buffer);
+        let (iova, buffer) = self.filled(pool, buffer, &need, job.list)?;
+        Ok((iova, Held::Bounced(buffer)))
+    }
+
+    /// A buffer that shows `data`, and where they begin; it goes back where they cannot be copied.
+    #[inline]
+    pub(super) fn filled(
+        &self,
+        pool: &Pool<P>,
+        mut buffer: Buffer,
+        need: &Need,
+        data: impl Data,
+    ) -> Result<(Iova, Buffer), DmaMapError> {
+        if let Err(hole) = pool.fill(self.platform(), &mut buffer, need, data) {
+            pool.give_unused(&self.dma.domain, buffer);
             return Err(hole.into());
         }
-        Ok((pool.iova(&buffer, &need), Held::Bounced(buffer)))
+        Ok((pool.iova(&buffer, need), buffer))
     }
 
     #[cold]
@@ -426,12 +438,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Each segment by itself.
     fn map_each<M>(&self, pool: &Pool<P>, job: &Job<'_, M>) -> Result<(Iova, Held), DmaMapError> {
         self.check_memory(job)?;
-        let mut parts = vec_of(job.list.len()).map_err(|none| BounceError {
-            len: job.shape.len,
-            slots: Lack::Off,
-            chunks: Lack::Off,
-            single_use: none.into(),
-        })?;
+        let parts = vec_of(job.list.len());
+        let mut parts = parts.map_err(|none| BounceError::once(job.shape.len, none.into()))?;
         for segment in job.list {
             match self.map_part(segment, job) {
                 Ok(part) => {
@@ -463,12 +471,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
         let offset = segment.addr.offset();
         let own = map_own(domain, offset, segment.len, job.direction, job.attrs);
-        let own = own.map_err(|lack| BounceError {
-            len: segment.len,
-            slots: Lack::Off,
-            chunks: Lack::Off,
-            single_use: lack,
-        })?;
+        let own = own.map_err(|lack| BounceError::once(segment.len, lack))?;
         if let Err(hole) = own.fill(self.platform(), list, job.direction) {
             // as there is nothing to bring back; what cannot be flushed is quarantined
             let _ = own.end(domain, list, Direction::ToDevice);

@@ -16,8 +16,8 @@ pub struct Mapped<'c, L: DmaBuffer = Lent<PhysRange>> {
     mapping: Option<DmaMapping<L>>,
 }
 
-/// Is told of an unmap that failed where a [`Mapped`], a [`MappedSlice`] or a [`Coherent`] array was
-/// dropped, and why.
+/// Is told of an unmap that failed where a [`Mapped`], a [`MappedSlice`] or a [`Coherent`] array
+/// was dropped, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDropError(pub fn(&dyn fmt::Display));
 

@@ -95,21 +95,12 @@ impl<L> DmaMapping<L> {
     /// It without its list, and that.
     #[inline]
     pub(super) fn bare(self) -> (ManuallyDrop<L>, DmaMapping<()>) {
-        let bare = DmaMapping {
-            list: ManuallyDrop::new(()),
-            iova: self.iova,
-            len: self.len,
-            direction: self.direction,
-            key: self.key,
-            held: self.held,
-            timed: self.timed,
-        };
-        (self.list, bare)
+        self.exchange(ManuallyDrop::new(()))
     }
-    /// It with another list.
+    /// Its list, and the same with another one.
     #[inline]
-    pub(super) fn of<M>(self, list: ManuallyDrop<M>) -> DmaMapping<M> {
-        DmaMapping {
+    fn exchange<M>(self, list: ManuallyDrop<M>) -> (ManuallyDrop<L>, DmaMapping<M>) {
+        let exchanged = DmaMapping {
             list,
             iova: self.iova,
             len: self.len,
@@ -117,7 +108,8 @@ impl<L> DmaMapping<L> {
             key: self.key,
             held: self.held,
             timed: self.timed,
-        }
+        };
+        (self.list, exchanged)
     }
     /// The address to give to the device: that of the first byte.
     pub fn iova(&self) -> Iova {
@@ -146,6 +138,14 @@ impl<L> DmaMapping<L> {
             Held::Bounced(_) | Held::Split(_) => true,
             Held::Each(parts) => parts.iter().any(|part| matches!(part, Part::Own(_))),
         }
+    }
+}
+
+impl DmaMapping<()> {
+    /// It with its list, or another.
+    #[inline]
+    pub(super) fn of<M>(self, list: ManuallyDrop<M>) -> DmaMapping<M> {
+        self.exchange(list).1
     }
 }
 

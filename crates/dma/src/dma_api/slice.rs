@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Slices of the program's own memory, which no device ever reaches: copies of them are mapped.
 //!
-//! A `&mut [u8]` is promised to be nobody else's, so it cannot be mapped where it is: a guard can
+//! A `&mut [u8]` is promised to have no other user, so it cannot be mapped where it is: a guard can
 //! be forgotten, and the device would write there still. What is mapped is a bounce buffer, by any
 //! placement, mostly a slot that is kept mapped from use to use. So there is nothing to promise,
 //! and code without `unsafe` may do it; it costs the copy.
 
 use super::{any::Ends, *};
 use crate::{
-    bounce::{BounceError, Buffer, Lack, Need, Pool, ReturnError, Step, map_own},
+    bounce::{BounceError, Buffer, Need, Pool, ReturnError, Step, map_own},
     domain::BufferError,
     platform::room::boxed,
     units::*,
@@ -174,15 +174,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         bytes: &[u8],
         need: &Need,
     ) -> Result<(Iova, Buffer), DmaMapError> {
-        let domain = &self.dma.domain;
         let attrs = self.config().map_attrs(DmaAttrs::default());
-        let taken = pool.take(domain, need, &attrs);
-        let mut buffer = taken.inspect_err(|_| pool.count(self.platform(), Step::NoSpace))?;
-        if let Err(hole) = pool.fill(self.platform(), &mut buffer, need, bytes) {
-            pool.give_unused(domain, buffer);
-            return Err(hole.into());
-        }
-        Ok((pool.iova(&buffer, need), buffer))
+        let taken = pool.take(&self.dma.domain, need, &attrs);
+        let buffer = taken.inspect_err(|_| pool.count(self.platform(), Step::NoSpace))?;
+        self.filled(pool, buffer, need, bytes)
     }
 
     /// Without a pool.
@@ -191,12 +186,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let attrs = self.config().map_attrs(DmaAttrs::default());
         let domain = &self.dma.domain;
         let own = boxed(|| map_own(domain, need.offset, need.len, need.direction, attrs));
-        let own = own.map_err(|lack| BounceError {
-            len: need.len,
-            slots: Lack::Off,
-            chunks: Lack::Off,
-            single_use: lack,
-        })?;
+        let own = own.map_err(|lack| BounceError::once(need.len, lack))?;
         if let Err(hole) = own.fill(self.platform(), bytes, need.direction) {
             // as there is nothing to bring back; what cannot be flushed is quarantined
             let none: &[PhysRange] = &[];
@@ -205,9 +195,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
         Ok((own.mapping.iova(), Buffer::Own(own)))
     }
-}
 
-impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Ends a copy.
     #[inline]
     pub(super) fn end_copy(
