@@ -111,6 +111,11 @@ pub fn every_way_to_unmap_is_strict_then<B: Base, F: Format>() {
         let context = name(&design);
         let rig = Rig::<B>::new::<F>(1024);
         let domain = rig.domain::<F>(design);
+        // queues that have had pages, and so room for more
+        for nth in 0..8 {
+            let used = reached(&rig, &domain, 0x200 + nth);
+            domain.unmap(used).expect("unmapped");
+        }
         domain.set_mode(STRICT).expect("a unit that answers");
         let made = |what: &str, invalidations: u64, unmap: &dyn Fn(Vec<Mapping>)| {
             let mappings: Vec<_> = (0..8)
