@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a `Hal` leads to: a client of the DMA API and its kernel's addresses, whatever their types.
-//!
-//! [`Ops`] costs one indirect call in each operation, and saves a name of three hundred characters
-//! in the type of each driver.
+//! What a `Hal` leads to: a client of the DMA API and its kernel's addresses.
 
-use crate::{
-    arrays::{Array, Arrays},
-    segments::segments,
-};
-use alloc::sync::Arc;
+use crate::segments::segments;
+use alloc::{boxed::Box, sync::Arc};
 use core::{fmt, ptr::NonNull};
-use ioatlas_dma::{dma_api::*, platform::*, translator::Translator, units::*};
+use ioatlas_dma::{dma_api::*, units::*};
 use virtio_drivers::BufferDirection;
 
 /// One device, as drivers of virtio-drivers use it. See the [crate](crate)'s theory.
@@ -18,24 +12,12 @@ use virtio_drivers::BufferDirection;
 /// Its functions are those of [`Hal`](virtio_drivers::Hal), which [`hal!`](crate::hal) calls; a
 /// kernel has no need to.
 #[derive(Clone)]
-pub struct Device(Arc<dyn Ops>);
+pub struct Device(Arc<Inner>);
 
-/// What a device does, whatever the types of its client are.
-trait Ops: Send + Sync {
-    fn alloc(&self, pages: usize) -> Option<(Iova, NonNull<u8>)>;
-    fn dealloc(&self, iova: Iova, at: NonNull<u8>, pages: usize) -> bool;
-    fn mmio(&self, at: PhysAddr, len: usize) -> NonNull<u8>;
-    /// # Safety
-    /// As [`Device::share`].
-    unsafe fn share(&self, buffer: NonNull<[u8]>, direction: Direction) -> Iova;
-    fn unshare(&self, iova: Iova, len: ByteCount, direction: Direction);
-}
-
-struct Erased<P: CopyMemory, T: Translator<P>, D, F, M> {
-    client: Client<P, T, D>,
-    arrays: Arrays<P>,
-    phys: F,
-    mmio: M,
+struct Inner {
+    client: AnyClient,
+    phys: Box<dyn Fn(NonNull<u8>) -> PhysAddr + Send + Sync>,
+    mmio: Box<dyn Fn(PhysAddr, usize) -> NonNull<u8> + Send + Sync>,
 }
 
 impl Device {
@@ -59,21 +41,15 @@ impl Device {
     ///   and last granules, and under a policy that defers invalidations with the buffers
     ///   themselves until the flush that follows. [`Placement::Always`] under any policy, and
     ///   [`Placement::Untrusted`] under the strict one, need no such trust.
-    pub unsafe fn new<P, T, D>(
-        client: Client<P, T, D>,
+    pub unsafe fn new(
+        client: impl Into<AnyClient>,
         phys: impl Fn(NonNull<u8>) -> PhysAddr + Send + Sync + 'static,
         mmio: impl Fn(PhysAddr, usize) -> NonNull<u8> + Send + Sync + 'static,
-    ) -> Self
-    where
-        P: CopyMemory + ContiguousMemory,
-        T: Translator<P>,
-        D: Watch<P> + 'static,
-    {
-        Device(Arc::new(Erased {
-            client,
-            arrays: Arrays::new(),
-            phys,
-            mmio,
+    ) -> Self {
+        Device(Arc::new(Inner {
+            client: client.into(),
+            phys: Box::new(phys),
+            mmio: Box::new(mmio),
         }))
     }
 
@@ -84,9 +60,9 @@ impl Device {
     /// The address is 0 where there is no memory, or no IOVA within the client's limits. No
     /// allocator of `ioatlas-dma` gives out page 0, so it is never that of an array.
     pub fn dma_alloc(&self, pages: usize) -> (virtio_drivers::PhysAddr, NonNull<u8>) {
-        match self.0.alloc(pages) {
-            Some((iova, at)) => (iova.0, at),
-            None => (0, NonNull::dangling()),
+        match self.0.client.alloc_raw(PageCount(pages as u64)) {
+            Ok((iova, at)) => (iova.0, at),
+            Err(_) => (0, NonNull::dangling()),
         }
     }
 
@@ -104,9 +80,11 @@ impl Device {
         vaddr: NonNull<u8>,
         pages: usize,
     ) -> i32 {
-        match self.0.dealloc(Iova(paddr), vaddr, pages) {
-            true => 0,
-            false => -1,
+        let pages = PageCount(pages as u64);
+        // SAFETY: the caller's.
+        match unsafe { self.0.client.free_raw(Iova(paddr), vaddr, pages) } {
+            Ok(()) => 0,
+            Err(_) => -1,
         }
     }
 
@@ -119,7 +97,7 @@ impl Device {
         paddr: virtio_drivers::PhysAddr,
         size: usize,
     ) -> NonNull<u8> {
-        self.0.mmio(PhysAddr(paddr), size)
+        (self.0.mmio)(PhysAddr(paddr), size)
     }
 
     /// Maps a buffer for the device, directly or bounced as the client's placement says, and
@@ -139,8 +117,31 @@ impl Device {
         buffer: NonNull<[u8]>,
         direction: BufferDirection,
     ) -> virtio_drivers::PhysAddr {
-        // SAFETY: the caller's.
-        unsafe { self.0.share(buffer, direction_of(direction)).0 }
+        let client = &self.0.client;
+        let list = segments(buffer, &self.0.phys);
+        // SAFETY: the segments are the buffer, as `phys` was promised to say; by the caller it is
+        // the device's until it is unshared. What holds later was promised with `phys`.
+        let lent = unsafe { Lent::new(list) };
+        let mapping = match client.map_sg(lent, direction_of(direction)) {
+            Ok(mapping) => mapping,
+            Err(error) => panic!("a virtio buffer of {} bytes: {error}", buffer.len()),
+        };
+        let mut next = mapping.iova().0;
+        let in_a_row = mapping.list().as_ref().iter().map(|segment| {
+            let here = Iova(next);
+            next += segment.len.0;
+            here
+        });
+        let (mapping, why) = match mapping.segments().eq(in_a_row) {
+            false => (mapping, "the domain does not map its segments in a row"),
+            true => match client.into_raw(mapping) {
+                Ok((iova, _)) => return iova.0,
+                Err(IntoRawError(mapping)) => (mapping, "no memory to note it"),
+            },
+        };
+        let len = mapping.len();
+        let _ = client.unmap(mapping); // the device never had its address
+        panic!("a virtio buffer of {len} bytes: {why}");
     }
 
     /// Ends that: unmaps the buffer, which has then what the device wrote.
@@ -158,71 +159,16 @@ impl Device {
         direction: BufferDirection,
     ) {
         let len = ByteCount(buffer.len() as u64);
-        self.0.unshare(Iova(paddr), len, direction_of(direction));
+        let (iova, direction) = (Iova(paddr), direction_of(direction));
+        if let Err(error) = self.0.client.unmap_raw(iova, len, direction) {
+            panic!("a virtio buffer of {len} bytes at {iova} is still shared: {error}");
+        }
     }
 }
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").finish_non_exhaustive()
-    }
-}
-
-impl<P, T, D, F, M> Ops for Erased<P, T, D, F, M>
-where
-    P: CopyMemory + ContiguousMemory,
-    T: Translator<P>,
-    D: Watch<P> + 'static,
-    F: Fn(NonNull<u8>) -> PhysAddr + Send + Sync,
-    M: Fn(PhysAddr, usize) -> NonNull<u8> + Send + Sync,
-{
-    fn alloc(&self, pages: usize) -> Option<(Iova, NonNull<u8>)> {
-        let array: Array = self.client.alloc_coherent(pages).ok()?;
-        let (iova, at) = (array.iova(), array.as_ptr().cast());
-        // an array that is not kept is freed where it is dropped
-        self.arrays.keep(array).then_some((iova, at))
-    }
-
-    fn dealloc(&self, iova: Iova, at: NonNull<u8>, pages: usize) -> bool {
-        let array = self.arrays.take(iova, at, pages);
-        array.is_some_and(|array| array.free().is_ok())
-    }
-
-    fn mmio(&self, at: PhysAddr, len: usize) -> NonNull<u8> {
-        (self.mmio)(at, len)
-    }
-
-    unsafe fn share(&self, buffer: NonNull<[u8]>, direction: Direction) -> Iova {
-        let list = segments(buffer, &self.phys);
-        // SAFETY: the segments are the buffer, as `phys` was promised to say; by the caller it is
-        // the device's until it is unshared. What holds later was promised with `phys`.
-        let lent = unsafe { Lent::new(list) };
-        let mapping = match self.client.map_sg(lent, direction) {
-            Ok(mapping) => mapping,
-            Err(error) => panic!("a virtio buffer of {} bytes: {error}", buffer.len()),
-        };
-        let mut next = mapping.iova().0;
-        let in_a_row = mapping.list().as_ref().iter().map(|segment| {
-            let here = Iova(next);
-            next += segment.len.0;
-            here
-        });
-        let (mapping, why) = match mapping.segments().eq(in_a_row) {
-            false => (mapping, "the domain does not map its segments in a row"),
-            true => match self.client.into_raw(mapping) {
-                Ok((iova, _)) => return iova,
-                Err(IntoRawError(mapping)) => (mapping, "no memory to note it"),
-            },
-        };
-        let len = mapping.len();
-        let _ = self.client.unmap(mapping); // the device never had its address
-        panic!("a virtio buffer of {len} bytes: {why}");
-    }
-
-    fn unshare(&self, iova: Iova, len: ByteCount, direction: Direction) {
-        if let Err(error) = self.client.unmap_raw(iova, len, direction) {
-            panic!("a virtio buffer of {len} bytes at {iova} is still shared: {error}");
-        }
     }
 }
 

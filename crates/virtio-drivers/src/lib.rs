@@ -9,10 +9,10 @@
 //! [`hal!`](crate::hal) makes a type that leads to it:
 //!
 //! ```text
-//! VirtIOBlk<DiskHal, _>               dma_alloc -> Client::alloc_coherent   dma_dealloc -> free
-//!   -> DiskHal   (made by hal!)       share     -> Client::map_sg           unshare -> unmap_raw
-//!     -> Device  (no type parameters)
-//!       -> Client<P, T, D>            placement, pools, domain, unit
+//! VirtIOBlk<DiskHal, _>               dma_alloc -> alloc_raw          dma_dealloc -> free_raw
+//!   -> DiskHal   (made by hal!)       share     -> map_sg, into_raw   unshare     -> unmap_raw
+//!     -> Device
+//!       -> AnyClient                  placement, pools, domain, unit
 //! ```
 //!
 //! What `Hal` calls a physical address is an IOVA then: the device reaches what the driver has
@@ -44,7 +44,6 @@
 
 extern crate alloc;
 
-mod arrays;
 mod device;
 mod segments;
 mod transport;

@@ -16,7 +16,7 @@ use crate::{
     units::*,
 };
 use alloc::boxed::Box;
-use core::mem::ManuallyDrop;
+use core::{mem::ManuallyDrop, ptr::NonNull};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What ends a mapping, whatever its types are.
@@ -85,6 +85,16 @@ trait Maps: Ends {
         to: SyncFor,
     ) -> Result<(), RawDmaError>;
     fn shared(&self, pages: PageCount) -> Result<Shared, MapError>;
+    fn alloc_raw(&self, pages: PageCount) -> Result<(Iova, NonNull<u8>), MapError>;
+    /// # Safety
+    /// As [`Client::free_raw`].
+    #[allow(unsafe_code)] // as there
+    unsafe fn free_raw(
+        &self,
+        iova: Iova,
+        at: NonNull<u8>,
+        pages: PageCount,
+    ) -> Result<(), RawDmaError>;
 }
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Ends for Client<P, T, D> {
@@ -162,6 +172,19 @@ where
     }
     fn shared(&self, pages: PageCount) -> Result<Shared, MapError> {
         Client::shared(self, pages)
+    }
+    fn alloc_raw(&self, pages: PageCount) -> Result<(Iova, NonNull<u8>), MapError> {
+        Client::alloc_raw(self, pages)
+    }
+    #[allow(unsafe_code)] // as there
+    unsafe fn free_raw(
+        &self,
+        iova: Iova,
+        at: NonNull<u8>,
+        pages: PageCount,
+    ) -> Result<(), RawDmaError> {
+        // SAFETY: the caller's promise.
+        unsafe { Client::free_raw(self, iova, at, pages) }
     }
 }
 
@@ -380,6 +403,32 @@ impl AnyClient {
         to: SyncFor,
     ) -> Result<(), RawDmaError> {
         self.0.sync_raw(iova, span, direction.into(), to)
+    }
+
+    /// As [`Client::alloc_raw`].
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is allocated then.
+    pub fn alloc_raw(&self, pages: PageCount) -> Result<(Iova, NonNull<u8>), MapError> {
+        self.0.alloc_raw(pages)
+    }
+
+    /// As [`Client::free_raw`].
+    ///
+    /// # Errors
+    /// [`RawDmaError`], as there.
+    ///
+    /// # Safety
+    /// Neither the program nor the device uses the memory any more.
+    #[allow(unsafe_code)] // as there
+    pub unsafe fn free_raw(
+        &self,
+        iova: Iova,
+        at: NonNull<u8>,
+        pages: PageCount,
+    ) -> Result<(), RawDmaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.free_raw(iova, at, pages) }
     }
 
     /// As [`Client::unmap`].

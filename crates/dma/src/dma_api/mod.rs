@@ -86,6 +86,7 @@ mod pending;
 mod place;
 mod pools;
 mod raw;
+mod raw_arrays;
 mod raw_table;
 mod shares;
 mod slice;
@@ -129,6 +130,7 @@ use crate::{
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::fmt;
 use pools::Pools;
+use raw_arrays::Arrays;
 use raw_table::RawTable;
 
 /// The bounce pools of one domain, and what its clients share. See the module's theory.
@@ -137,6 +139,7 @@ pub struct Dma<P: CopyMemory, T: Translator<P>, D = Off> {
     config: DmaConfig,
     pools: Pools<P>,
     raw: RawTable<P>,
+    arrays: Arrays<P>,
     watch: D,
     clients: P::A64,
     drop_errors: P::A64,
@@ -160,6 +163,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
             config,
             pools: Pools::new(),
             raw: RawTable::new(),
+            arrays: Arrays::new(),
             watch,
             clients: P::A64::new(0),
             drop_errors: P::A64::new(0),
@@ -309,8 +313,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> fmt::Display for Dma<P, T, D>
 
 impl<P: CopyMemory, T: Translator<P>, D> Drop for Dma<P, T, D> {
     /// Ends the pools: every slot is unmapped and flushed, also those of mappings that are still
-    /// alive, whose devices reach nothing any more.
+    /// alive, whose devices reach nothing any more. So do arrays that were never freed.
     fn drop(&mut self) {
         self.pools.close(&self.domain);
+        self.arrays.close(&self.domain);
     }
 }

@@ -8,7 +8,7 @@
 //! Locking: that of the table (`raw_table`); nothing is mapped, copied or unmapped under it.
 
 use super::{raw_table::Meant, *};
-use crate::units::*;
+use crate::{domain::UnmapError, units::*};
 
 /// What a mapping of the address API names: one buffer, for which nothing is allocated, or several.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +75,9 @@ pub enum RawDmaError {
     /// The mapping was found, and ending it failed.
     #[error(transparent)]
     Unmap(#[from] DmaUnmapError<Lent<RawList>>),
+    /// The array was found, and an invalidation failed: its memory is never used again.
+    #[error(transparent)]
+    Free(#[from] UnmapError),
     /// The mapping was found, and is not this client's, or synchronising it failed.
     #[error(transparent)]
     Sync(#[from] SyncError),

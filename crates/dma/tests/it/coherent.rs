@@ -18,6 +18,7 @@ use ioatlas_dma::{
 use ioatlas_host::Host;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    ptr::NonNull,
     sync::Arc,
 };
 
@@ -274,4 +275,108 @@ fn it_ends_on_another_thread_and_keeps_its_domain() {
         .join()
         .expect("dropped");
     assert_eq!(platform.frames_in_use(), 0, "its domain has ended, too");
+}
+
+fn free_raw(
+    client: &Its,
+    iova: Iova,
+    at: NonNull<u8>,
+    pages: PageCount,
+) -> Result<(), RawDmaError> {
+    // SAFETY: nothing looks at it after that.
+    unsafe { client.free_raw(iova, at, pages) }
+}
+
+#[test]
+fn by_addresses_only_what_was_allocated_is_freed() {
+    let client = client(Limits::NONE);
+    let any = AnyClient::from(client.clone());
+    drop(client.alloc_coherent::<u64>(1).expect("memory")); // tables
+    let before = frames_in_use(&client);
+    let three = PageCount(3);
+    let (iova, at) = client.alloc_raw(three).expect("memory");
+    let (other_iova, other_at) = any.alloc_raw(three).expect("memory");
+    assert_eq!(frames_in_use(&client), before + 6);
+    // SAFETY: so many bytes are ours until they are freed.
+    let bytes = |at: NonNull<u8>| unsafe { at.cast::<[u8; 3 * 4096]>().read_volatile() };
+    assert!(
+        bytes(at)
+            .iter()
+            .chain(&bytes(other_at))
+            .all(|byte| *byte == 0)
+    );
+    let wrong = [
+        (iova, at, PageCount(2)),
+        (iova, at, PageCount(4)),
+        (Iova(iova.0 + GRANULE), at, three),
+        (iova, other_at, three),
+        (other_iova, at, three),
+    ];
+    for (iova, at, pages) in wrong {
+        let error = free_raw(&client, iova, at, pages).err();
+        assert_eq!(error, Some(RawDmaError::NotMapped(iova)), "P10: {pages}");
+    }
+    assert_eq!(frames_in_use(&client), before + 6, "nothing has changed");
+    free_raw(&client, other_iova, other_at, three).expect("either ends it");
+    assert_eq!(frames_in_use(&client), before + 3);
+    // SAFETY: nothing looks at it after that.
+    unsafe { any.free_raw(iova, at, three) }.expect("either ends it");
+    let again = free_raw(&client, iova, at, three).err();
+    assert_eq!(again, Some(RawDmaError::NotMapped(iova)), "P10: twice");
+    assert_eq!(frames_in_use(&client), before);
+    for pages in [0, 1 << 40, u64::MAX] {
+        let error = client.alloc_raw(PageCount(pages)).expect_err("too many");
+        assert_eq!(any.alloc_raw(PageCount(pages)), Err(error), "{pages}");
+    }
+}
+
+#[test]
+fn what_was_never_freed_ends_with_its_domain() {
+    let client = client(Limits::NONE);
+    let platform = client.dma().domain().platform().clone();
+    for _ in 0..20 {
+        client.alloc_raw(PageCount(2)).expect("memory");
+    }
+    drop(client);
+    assert_eq!(platform.frames_in_use(), 0, "P10: a frame is lost");
+}
+
+#[test]
+fn by_addresses_nothing_is_lost_without_heap_memory() {
+    let (mut nth, mut refused) = (0, 0);
+    loop {
+        let client = client(Limits::NONE);
+        let one = PageCount(1);
+        let mut had = Vec::with_capacity(40);
+        let (error, failed) = failing(Failing::Nth(nth), || {
+            for _ in 0..40 {
+                match client.alloc_raw(one) {
+                    Ok(array) => had.push(array),
+                    Err(error) => return Some(error),
+                }
+            }
+            None
+        });
+        if let Some(error) = error {
+            assert!(failed, "{error}");
+            refused += 1;
+        }
+        let live = client.dma().domain().stats().live;
+        assert_eq!(
+            live,
+            PageCount(had.len() as u64),
+            "P10: one that no caller has"
+        );
+        for (iova, at) in had {
+            free_raw(&client, iova, at, one).expect("unmapped");
+        }
+        let domain = client.dma().domain();
+        let stats = domain.audit().expect("P10: all is accounted for").stats;
+        assert_eq!((stats.live, stats.retired.frames), (PageCount(0), 0));
+        if !failed {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(refused >= 4, "its list grows so often: {refused} of {nth}");
 }

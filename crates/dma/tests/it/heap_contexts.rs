@@ -325,6 +325,9 @@ fn bounced(policy: PolicyConfig) -> HeapCalls {
             assert_eq!(heap::drive(client, &lists, &mut held).refused, 0);
             let array = client.alloc_coherent::<u64>(1024).expect("memory");
             array.free().expect("unmapped");
+            let (iova, at) = client.alloc_raw(PageCount(2)).expect("memory");
+            // SAFETY: nothing uses it.
+            unsafe { client.free_raw(iova, at, PageCount(2)) }.expect("unmapped");
             let one = client.map_single(lend(lists[0][0]), Direction::ToDevice);
             let (iova, len) = client.into_raw(one.expect("room")).expect("memory");
             client.unmap_raw(iova, len, None).expect("live");
