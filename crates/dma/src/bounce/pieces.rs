@@ -63,8 +63,8 @@ pub(crate) enum Move {
     Take,
 }
 
-/// Bytes that follow each other: memory by its address, or bytes of the program's own, `&[u8]` where
-/// they go in and `&mut [u8]` where they come back.
+/// Bytes that follow each other: memory by its address, or bytes of the program's own, `&[u8]`
+/// where they go in and `&mut [u8]` where they come back.
 pub(crate) trait Piece: Sized {
     fn bytes(&self) -> u64;
     /// The first `at` bytes, of as many at least, and the rest.

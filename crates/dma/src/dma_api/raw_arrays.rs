@@ -4,16 +4,13 @@
 //! There are a few for each queue of a device, so they are searched one by one. The list grows
 //! outside of its lock, and may find no memory.
 
-use super::*;
+use super::{coherent::Owner, *};
 use crate::{
     domain::{Consistent, MapError},
+    platform::room::{Larger, NoMemory, with_room},
     units::*,
 };
-use core::{
-    mem::{swap, take},
-    num::NonZero,
-    ptr::NonNull,
-};
+use core::{mem::take, num::NonZero, ptr::NonNull};
 
 /// One that was given out.
 pub(super) struct Array {
@@ -33,26 +30,20 @@ impl<P: Platform> Arrays<P> {
     /// Keeps `array`, which comes back where there is no memory to note it.
     fn keep(&self, array: Array) -> Result<(), Array> {
         let mut array = Some(array);
-        let mut room = Vec::new();
-        loop {
-            let len = self.0.with(|all| {
-                if all.len() == all.capacity() && room.capacity() > all.len() {
-                    room.append(all);
-                    swap(all, &mut room);
-                }
-                if all.len() < all.capacity() {
+        let kept = with_room(
+            &self.0,
+            |all| all,
+            |all| match Larger::of(all, all.len() + 1) {
+                Some(larger) => Err(larger),
+                None => {
                     all.extend(array.take());
+                    Ok(())
                 }
-                all.len()
-            });
-            let Some(left) = array.take() else {
-                return Ok(());
-            };
-            room = Vec::new(); // what it has is too small by now
-            if room.try_reserve_exact(2 * len + 4).is_err() {
-                return Err(left);
-            }
-            array = Some(left);
+            },
+        );
+        match (kept, array) {
+            (Err(NoMemory), Some(array)) => Err(array),
+            _ => Ok(()),
         }
     }
 
@@ -97,9 +88,7 @@ where
         match self.dma.arrays.keep(Array { memory, at }) {
             Ok(()) => Ok((iova, first)),
             Err(array) => {
-                if let Err(error) = domain.free_consistent(array.memory) {
-                    self.dma.failed_on_drop(&error);
-                }
+                self.dma.end_dropped(array.memory);
                 Err(MapError::NoMemory)
             }
         }
@@ -124,6 +113,6 @@ where
     ) -> Result<(), RawDmaError> {
         let array = self.dma.arrays.take(iova, at, pages);
         let array = array.ok_or(RawDmaError::NotMapped(iova))?;
-        Ok(self.dma.domain.free_consistent(array.memory)?)
+        Ok(self.dma.end(array.memory)?)
     }
 }
