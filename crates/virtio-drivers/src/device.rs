@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a `Hal` leads to: a client of the DMA API and its kernel's addresses.
 
-use crate::segments::segments;
 use alloc::{boxed::Box, sync::Arc};
 use core::{fmt, ptr::NonNull};
 use ioatlas_dma::{dma_api::*, units::*};
@@ -108,40 +107,21 @@ impl Device {
     /// [unshared](Self::unshare).
     ///
     /// # Panics
-    /// If it cannot be mapped, with the [`DmaMapError`]: no IOVA is free, no bounce buffer, no
-    /// frame for a page table, no heap memory to note it; it is empty; or the domain lays out the
-    /// segments of a list otherwise than one behind the other (`ListOrder::Descending`,
-    /// [`Placement::SingleUse`]) and the buffer has several.
+    /// If it cannot be mapped, with the [`RawDmaError`]: no IOVA is free, no bounce buffer, no
+    /// frame for a page table, no heap memory to note it; it is empty; or the domain does not map
+    /// the segments of a list in a row ([`RawDmaError::NotInARow`]) and the buffer has several.
     pub unsafe fn share(
         &self,
         buffer: NonNull<[u8]>,
         direction: BufferDirection,
     ) -> virtio_drivers::PhysAddr {
-        let client = &self.0.client;
-        let list = segments(buffer, &self.0.phys);
-        // SAFETY: the segments are the buffer, as `phys` was promised to say; by the caller it is
-        // the device's until it is unshared. What holds later was promised with `phys`.
-        let lent = unsafe { Lent::new(list) };
-        let mapping = match client.map_sg(lent, direction_of(direction)) {
-            Ok(mapping) => mapping,
+        let Inner { client, phys, .. } = &*self.0;
+        // SAFETY: until it is unshared the buffer is the device's, by the caller. What holds later
+        // was promised with `phys`.
+        match unsafe { client.map_raw(buffer, direction_of(direction), phys) } {
+            Ok(iova) => iova.0,
             Err(error) => panic!("a virtio buffer of {} bytes: {error}", buffer.len()),
-        };
-        let mut next = mapping.iova().0;
-        let in_a_row = mapping.list().as_ref().iter().map(|segment| {
-            let here = Iova(next);
-            next += segment.len.0;
-            here
-        });
-        let (mapping, why) = match mapping.segments().eq(in_a_row) {
-            false => (mapping, "the domain does not map its segments in a row"),
-            true => match client.into_raw(mapping) {
-                Ok((iova, _)) => return iova.0,
-                Err(IntoRawError(mapping)) => (mapping, "no memory to note it"),
-            },
-        };
-        let len = mapping.len();
-        let _ = client.unmap(mapping); // the device never had its address
-        panic!("a virtio buffer of {len} bytes: {why}");
+        }
     }
 
     /// Ends that: unmaps the buffer, which has then what the device wrote.

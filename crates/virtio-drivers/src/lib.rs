@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! VirtIOBlk<DiskHal, _>               dma_alloc -> alloc_raw          dma_dealloc -> free_raw
-//!   -> DiskHal   (made by hal!)       share     -> map_sg, into_raw   unshare     -> unmap_raw
+//!   -> DiskHal   (made by hal!)       share     -> map_raw            unshare     -> unmap_raw
 //!     -> Device
 //!       -> AnyClient                  placement, pools, domain, unit
 //! ```
@@ -37,15 +37,13 @@
 //! # Contexts
 //!
 //! All functions may call the heap, with no lock held. `share` does for a buffer of several
-//! segments, and aborts as `alloc` does where there is no memory for their list; for others it
-//! calls it while more is shared than ever before, and panics where that has nothing. `dma_alloc`
-//! fails then.
+//! segments, and for others while more is shared than ever before; it panics where that has
+//! nothing. `dma_alloc` fails then.
 #![no_std]
 
 extern crate alloc;
 
 mod device;
-mod segments;
 mod transport;
 
 pub use device::Device;

@@ -77,6 +77,12 @@ trait Maps: Ends {
         len: ByteCount,
         direction: Option<Direction>,
     ) -> Result<(), RawDmaError>;
+    fn unmap_raw_unsynced(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Option<Direction>,
+    ) -> Result<(), RawDmaError>;
     fn sync_raw(
         &self,
         iova: Iova,
@@ -160,6 +166,14 @@ where
         direction: Option<Direction>,
     ) -> Result<(), RawDmaError> {
         Client::unmap_raw(self, iova, len, direction)
+    }
+    fn unmap_raw_unsynced(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Option<Direction>,
+    ) -> Result<(), RawDmaError> {
+        Client::unmap_raw_unsynced(self, iova, len, direction)
     }
     fn sync_raw(
         &self,
@@ -389,6 +403,19 @@ impl AnyClient {
         direction: impl Into<Option<Direction>>,
     ) -> Result<(), RawDmaError> {
         self.0.unmap_raw(iova, len, direction.into())
+    }
+
+    /// As [`Client::unmap_raw_unsynced`].
+    ///
+    /// # Errors
+    /// As [`unmap_raw`](Self::unmap_raw).
+    pub fn unmap_raw_unsynced(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: impl Into<Option<Direction>>,
+    ) -> Result<(), RawDmaError> {
+        self.0.unmap_raw_unsynced(iova, len, direction.into())
     }
 
     /// As [`Client::sync_raw`].

@@ -87,6 +87,7 @@ mod place;
 mod pools;
 mod raw;
 mod raw_arrays;
+mod raw_buffers;
 mod raw_table;
 mod shares;
 mod slice;

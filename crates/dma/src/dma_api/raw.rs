@@ -4,6 +4,7 @@
 //! [`Client::into_raw`] keeps a mapping's token in a table by its IOVA, and [`Client::unmap_raw`]
 //! takes it out again if address and length are what they were, and the direction where the
 //! interface has one; so a second unmap finds nothing, and a wrong one changes nothing.
+//! [`AnyClient::map_raw`] does both, mapping and giving up, for a buffer that is named by a pointer.
 //!
 //! Locking: that of the table (`raw_table`); nothing is mapped, copied or unmapped under it.
 
@@ -11,12 +12,14 @@ use super::{raw_table::Meant, *};
 use crate::{domain::UnmapError, units::*};
 
 /// What a mapping of the address API names: one buffer, for which nothing is allocated, or several.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub enum RawList {
     /// One buffer.
     One(PhysRange),
     /// A list of them.
-    Many(Arc<[PhysRange]>),
+    Many(Vec<PhysRange>),
+    /// A list that its driver keeps, for which nothing is allocated either.
+    Shared(Arc<[PhysRange]>),
 }
 
 impl AsRef<[PhysRange]> for RawList {
@@ -25,6 +28,7 @@ impl AsRef<[PhysRange]> for RawList {
         match self {
             RawList::One(buffer) => core::slice::from_ref(buffer),
             RawList::Many(list) => list,
+            RawList::Shared(list) => list,
         }
     }
 }
@@ -37,6 +41,12 @@ impl From<PhysRange> for RawList {
 
 impl From<Arc<[PhysRange]>> for RawList {
     fn from(list: Arc<[PhysRange]>) -> Self {
+        RawList::Shared(list)
+    }
+}
+
+impl From<Vec<PhysRange>> for RawList {
+    fn from(list: Vec<PhysRange>) -> Self {
         RawList::Many(list)
     }
 }
@@ -72,6 +82,14 @@ pub enum RawDmaError {
         /// The direction that the caller gave.
         given: Direction,
     },
+    /// It cannot be mapped. Nothing was changed.
+    #[error(transparent)]
+    Map(#[from] DmaMapError),
+    /// The domain maps the segments of a list otherwise than one behind the other
+    /// ([`ListOrder::Descending`](crate::domain::ListOrder), [`Placement::SingleUse`]), and the
+    /// buffer has several. Nothing was changed.
+    #[error("the domain does not map the segments of a buffer in a row")]
+    NotInARow,
     /// The mapping was found, and ending it failed.
     #[error(transparent)]
     Unmap(#[from] DmaUnmapError<Lent<RawList>>),
@@ -110,11 +128,35 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         len: ByteCount,
         direction: impl Into<Option<Direction>>,
     ) -> Result<(), RawDmaError> {
-        let meant = self.meant(iova, Some(len), direction.into());
-        let token = self.dma().raw.take(&meant);
-        let token = token.inspect_err(|why| self.tell(&meant, why))?;
-        self.unmap(token)?;
+        self.unmap(self.taken(iova, len, direction.into())?)?;
         Ok(())
+    }
+
+    /// The same, but brings nothing back (`DMA_ATTR_SKIP_CPU_SYNC`): for an interface whose drivers
+    /// [synchronise](Self::sync_raw) what they want to see, and may have changed the buffer since.
+    ///
+    /// # Errors
+    /// As [`unmap_raw`](Self::unmap_raw).
+    pub fn unmap_raw_unsynced(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: impl Into<Option<Direction>>,
+    ) -> Result<(), RawDmaError> {
+        self.end_unsynced(self.taken(iova, len, direction.into())?)?;
+        Ok(())
+    }
+
+    /// Takes the token of a mapping that is to end.
+    fn taken(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Option<Direction>,
+    ) -> Result<DmaMapping<Lent<RawList>>, RawDmaError> {
+        let meant = self.meant(iova, Some(len), direction);
+        let token = self.dma().raw.take(&meant);
+        token.inspect_err(|why| self.tell(&meant, why))
     }
 
     /// Synchronises `span` of the mapping at `iova`, for the side that `to` names. Its direction is

@@ -100,6 +100,20 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         ended
     }
 
+    /// Ends one of this client's as if the device had only read it: no byte is brought back, and
+    /// what the device may write is zeroed for the next mapping. What watches is told the truth.
+    pub(super) fn end_unsynced<L: DmaBuffer>(
+        &self,
+        mut mapping: DmaMapping<L>,
+    ) -> Result<L, DmaUnmapError<L>> {
+        let (iova, len, direction) = (mapping.iova, mapping.len, mapping.direction);
+        mapping.direction = Direction::ToDevice;
+        match self.dma.watch.is_on() {
+            true => self.watched(iova, len, direction, || self.end_here(mapping)),
+            false => self.end_here(mapping),
+        }
+    }
+
     #[inline(never)]
     pub(super) fn end_here<L: DmaBuffer>(
         &self,

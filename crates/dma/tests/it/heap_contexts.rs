@@ -331,6 +331,10 @@ fn bounced(policy: PolicyConfig) -> HeapCalls {
             let one = client.map_single(lend(lists[0][0]), Direction::ToDevice);
             let (iova, len) = client.into_raw(one.expect("room")).expect("memory");
             client.unmap_raw(iova, len, None).expect("live");
+            let (again, to) = (lend(lists[0][0]), Direction::FromDevice);
+            let one = client.map_single(again, to).expect("room");
+            let (iova, len) = client.into_raw(one).expect("memory");
+            client.unmap_raw_unsynced(iova, len, to).expect("live");
         }
     })
 }

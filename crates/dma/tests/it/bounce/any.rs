@@ -4,7 +4,7 @@
 use crate::bounce::{patchy, rig::Rig};
 use crate::lend;
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
-use std::sync::Arc;
+use std::{num::NonZero, ptr::NonNull, sync::Arc};
 
 const PLACEMENTS: [Placement; 5] = [
     Placement::Never,
@@ -161,6 +161,119 @@ fn addresses_go_the_same_way() {
         assert_eq!(rig.peek(memory, 20), [DEVICE; 20], "P7: {placement:?}");
         let again = any.unmap_raw(iova, len, None);
         assert_eq!(again, Err(RawDmaError::NotMapped(iova)), "P8");
+    }
+}
+
+/// A buffer that lies in pieces, in no order, has one address for the device.
+#[test]
+fn what_is_mapped_by_its_pointer_is_in_a_row_to_the_device() {
+    const WHERE: [u64; 3] = [2, 0, 1]; // of its granules
+    let buffer = |offset: usize, len: usize| {
+        let first = NonNull::without_provenance(NonZero::new(0x7000 + offset).unwrap());
+        NonNull::slice_from_raw_parts(first, len)
+    };
+    for (placement, direction) in PLACEMENTS
+        .into_iter()
+        .flat_map(|of| DIRECTIONS.map(|to| (of, to)))
+    {
+        let rig = Rig::new(DmaConfig::default());
+        let memory = rig.memory(3);
+        let phys = |at: NonNull<u8>| {
+            let at = at.addr().get() as u64 - 0x7000;
+            PhysAddr(memory.0 + WHERE[(at / GRANULE) as usize] * GRANULE + at % GRANULE)
+        };
+        let any = AnyClient::from(rig.client(placement));
+        for (offset, len) in [(100, 50), (4000, 200), (96, 8292), (0, 3 * 4096)] {
+            let what = format!("{placement:?}, {direction:?}, {len} bytes at {offset}");
+            rig.poke(memory, &[7; 3 * GRANULE as usize]);
+            // SAFETY: the buffer is the rig's memory, which only the test reaches, as a device, too.
+            let mapped = unsafe { any.map_raw(buffer(offset, len), direction, phys) };
+            let pieces = offset as u64 / GRANULE != (offset + len - 1) as u64 / GRANULE;
+            if placement == Placement::SingleUse && pieces {
+                assert_eq!(mapped, Err(RawDmaError::NotInARow), "{what}");
+                continue;
+            }
+            let iova = mapped.expect(&what);
+            let bytes: Vec<u8> = (0..len).map(|nth| nth as u8 | 0x80).collect();
+            let seen = rig.device_read(iova, len as u64);
+            let written = rig.device_write(iova, &bytes);
+            any.unmap_raw(iova, ByteCount(len as u64), direction)
+                .expect("unmapped");
+            let byte = |nth: usize| {
+                let at = buffer(offset + nth, 1).cast();
+                rig.peek(phys(at), 1)[0]
+            };
+            match direction {
+                Direction::ToDevice => assert_eq!(written, 0, "P14: {what}"),
+                _ => assert!((0..len).all(|nth| byte(nth) == bytes[nth]), "P7: {what}"),
+            }
+            if direction != Direction::FromDevice {
+                assert_eq!(seen, vec![Some(7); len], "P7: {what}");
+            }
+            let beside = [offset.checked_sub(1), Some(offset + len)];
+            for at in beside.into_iter().flatten().filter(|at| *at < 3 * 4096) {
+                let beside = rig.peek(phys(buffer(at, 1).cast()), 1);
+                assert_eq!(beside, [7], "P7: beside {what}");
+            }
+        }
+        // SAFETY: nothing is there.
+        let none = unsafe { any.map_raw(buffer(0, 0), direction, phys) };
+        assert!(matches!(none, Err(RawDmaError::Map(_))), "{none:?}");
+        assert_eq!(rig.dma.raw_mappings(), 0);
+        drop(any);
+        rig.dma.audit().expect("P10: nothing is lost");
+        let live = rig.domain.audit().expect("P10").stats.live;
+        if [Placement::Never, Placement::SingleUse].contains(&placement) {
+            assert_eq!(live, PageCount(0), "P10: {placement:?} has no pool");
+        }
+    }
+}
+
+/// Drivers that synchronise what they want to see may have changed the buffer since.
+#[test]
+fn an_unmap_without_a_sync_leaves_the_buffer_as_it_is() {
+    const LEN: usize = 70 * GRANULE as usize;
+    for (placement, direction) in PLACEMENTS
+        .into_iter()
+        .flat_map(|of| DIRECTIONS.map(|to| (of, to)))
+    {
+        let rig = Rig::new(DmaConfig::default());
+        let memory = rig.memory(70);
+        let any = AnyClient::from(rig.client(placement));
+        for (offset, len) in [(100, 50), (100, 5 * GRANULE), (100, 60 * GRANULE)] {
+            let what = format!("{placement:?}, {direction:?}, {len} bytes");
+            let buffer = PhysRange::new(PhysAddr(memory.0 + offset), ByteCount(len));
+            let map = || {
+                let mapping = any.map_single(lend(buffer), direction).expect("room");
+                let where_it_is = !mapping.is_bounced();
+                (any.into_raw(mapping).expect("memory"), where_it_is)
+            };
+            rig.poke(memory, &[7; LEN]);
+            let ((iova, mapped), where_it_is) = map();
+            rig.device_write(iova, &[DEVICE; 20]);
+            any.sync_raw(iova, HEAD, direction, SyncFor::Cpu)
+                .expect("inside");
+            let seen = rig.peek(buffer.addr, 10);
+            let written = direction != Direction::ToDevice;
+            let synced = if written { DEVICE } else { 7 };
+            assert_eq!(seen, [synced; 10], "P7: {what}");
+            rig.poke(buffer.addr, &[9; 10]);
+            any.unmap_raw_unsynced(iova, mapped, direction)
+                .expect("unmapped");
+            assert_eq!(rig.peek(buffer.addr, 10), [9; 10], "P7: {what}");
+            // of a split buffer all but its edges is where it is
+            let rest = rig.peek(PhysAddr(buffer.addr.0 + 10), 10);
+            let rest_is = if written && where_it_is { DEVICE } else { 7 };
+            assert_eq!(rest, [rest_is; 10], "P7: {what}");
+            let again = any.unmap_raw_unsynced(iova, mapped, direction);
+            assert_eq!(again, Err(RawDmaError::NotMapped(iova)), "P8: {what}");
+            if direction == Direction::FromDevice && !where_it_is {
+                let ((iova, mapped), _) = map();
+                any.unmap_raw(iova, mapped, None).expect("unmapped");
+                assert_eq!(rig.peek(buffer.addr, 20), [0; 20], "P7: zeroed: {what}");
+            }
+        }
+        rig.dma.audit().expect("P10: nothing is lost");
     }
 }
 

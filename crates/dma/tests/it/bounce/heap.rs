@@ -10,6 +10,7 @@ use ioatlas_dma::{
     dma_api::*, domain::*, iova::AllocErrorCause, platform::*, policy, translator::*, units::*,
 };
 use ioatlas_host::Host;
+use std::ptr::NonNull;
 
 pub const PLACEMENTS: [Placement; 4] = [
     Placement::Never,
@@ -224,6 +225,52 @@ fn a_slice_is_mapped_or_refused() {
             rig.domain.flush().expect("a flush");
             let audit = rig.domain.audit().expect("P10: nothing is lost");
             assert_eq!(audit.stats.quarantined, policy::Held::default(), "P10");
+            if !failed {
+                assert!(nth > 2, "{placement:?}: {nth}");
+                break;
+            }
+        }
+    }
+}
+
+/// In three pieces, so that their list takes memory, too, and in one.
+#[test]
+fn a_buffer_in_pieces_is_mapped_or_refused() {
+    let bytes = |len| NonNull::slice_from_raw_parts(NonNull::<u8>::dangling(), len);
+    let in_a_row = PLACEMENTS
+        .into_iter()
+        .filter(|of| *of != Placement::SingleUse);
+    for (placement, failing_by) in in_a_row
+        .flat_map(|of| [Failing::Nth as fn(u64) -> Failing, Failing::From].map(|by| (of, by)))
+    {
+        for nth in 0.. {
+            let rig = Rig::new(small());
+            let memory = rig.memory(6);
+            let any = AnyClient::from(rig.client(placement));
+            let phys = |at: NonNull<u8>| {
+                let at = at.addr().get() as u64;
+                PhysAddr(memory.0 + at / GRANULE * 2 * GRANULE + at % GRANULE)
+            };
+            let all = || {
+                let mut refused = 0;
+                for len in [100, 3 * 4096 - 100] {
+                    let to = Direction::Bidirectional;
+                    // SAFETY: the bytes are the rig's, which only the test reaches.
+                    match unsafe { any.map_raw(bytes(len), to, phys) } {
+                        Ok(iova) => any
+                            .unmap_raw(iova, ByteCount(len as u64), to)
+                            .expect("a live mapping"),
+                        Err(RawDmaError::Map(error)) if lacks_memory(&error) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                refused
+            };
+            let (refused, failed) = failing(failing_by(nth), all);
+            assert!(refused <= 2, "{placement:?} without {nth}: {refused}");
+            assert_eq!(all(), 0, "P10: memory again");
+            assert_eq!(rig.dma.raw_mappings(), 0, "P10");
+            rig.dma.audit().expect("P10: nothing is lost");
             if !failed {
                 assert!(nth > 2, "{placement:?}: {nth}");
                 break;
