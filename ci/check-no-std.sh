@@ -45,10 +45,10 @@ build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 
 # without these targets cargo says how to install them
-cargo build -p ioatlas-dma -p ioatlas-vtd -p ioatlas-virtio-drivers -p ioatlas \
-    --features ioatlas/vtd,ioatlas/virtio-drivers --target "$bare"
+cargo build -p ioatlas-dma -p ioatlas-vtd -p ioatlas-virtio-drivers -p ioatlas-dma-api -p ioatlas \
+    --features ioatlas/vtd,ioatlas/virtio-drivers,ioatlas/dma-api --target "$bare"
 echo "no-std: built for $bare"
-cargo check -p ioatlas-dma -p ioatlas-vtd -p ioatlas-virtio-drivers --target "$narrow"
+cargo check -p ioatlas-dma -p ioatlas-vtd -p ioatlas-virtio-drivers -p ioatlas-dma-api --target "$narrow"
 echo "no-std: checked for $narrow"
 
 target=${CARGO_TARGET_DIR:-$PWD/target}

@@ -20,6 +20,7 @@
 //! | | [`dma`], `no_std` with `alloc` | what all others are made of |
 //! | `vtd` | `vtd`, `no_std` | a kernel on Intel's units |
 //! | `virtio-drivers` | `virtio_drivers`, `no_std` | drivers of the crate `virtio-drivers`, in a kernel |
+//! | `dma-api` | `dma_api`, `no_std` | drivers on the crate `dma-api`, in a kernel |
 //! | `vfio` | `vfio`, `host` | drivers in user space on Linux |
 //! | `vhost` | `vhost`, `host` | vhost-user devices |
 //! | `testing` | `testing`, `viommu`, `host` | tests of a driver, VMMs |
@@ -106,12 +107,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What a kernel implements is in [`dma::platform`]; `virtio_drivers` has the program for drivers of
+//! What a kernel implements is in [`dma::platform`]; `virtio_drivers` and `dma_api` have programs for drivers of
 //! that crate, `vhost` that of a vhost-user device.
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub use ioatlas_dma as dma;
+#[cfg(feature = "dma-api")]
+pub use ioatlas_dma_api as dma_api;
 #[cfg(any(feature = "testing", feature = "vfio", feature = "vhost"))]
 pub use ioatlas_host as host;
 #[cfg(feature = "vfio")]

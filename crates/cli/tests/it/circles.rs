@@ -8,11 +8,12 @@ use std::fs;
 use std::path::Path;
 
 /// Libraries that users link.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "dma",
     "vtd",
     "vfio",
     "virtio-drivers",
+    "dma-api",
     "vhost",
     "vhost-net",
     "viommu",

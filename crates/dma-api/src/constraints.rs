@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What drivers ask of addresses, and what clients have promised of theirs.
+
+use dma_api::{DmaAddr, DmaConstraints, DmaError};
+use ioatlas_dma::{iova::Limits, units::*};
+
+/// What all addresses within `limits` keep.
+pub(crate) fn of_limits(limits: &Limits) -> DmaConstraints {
+    let last = |end: IovaPage| end.0.saturating_mul(GRANULE).wrapping_sub(1);
+    let constraints = DmaConstraints::new(limits.end.map_or(u64::MAX, last));
+    let boundary = limits
+        .boundary_lg2
+        .and_then(|lg2| usize::try_from(GRANULE).ok()?.checked_shl(lg2))
+        .filter(|boundary| *boundary > 0);
+    match boundary {
+        Some(boundary) => constraints.with_boundary(boundary),
+        None => constraints,
+    }
+}
+
+/// Whether `size` bytes at `iova` are as a driver asked for.
+pub(crate) fn check(asked: &DmaConstraints, iova: Iova, size: usize) -> Result<(), DmaError> {
+    let (addr, mask) = (DmaAddr::from(iova.0), asked.addr_mask);
+    let last = iova.0.checked_add(size.saturating_sub(1) as u64);
+    let Some(last) = last.filter(|last| *last <= mask) else {
+        return Err(DmaError::DmaMaskNotMatch { addr, mask });
+    };
+    if !iova.0.is_multiple_of(asked.align.max(1) as u64) {
+        return Err(DmaError::AlignMismatch {
+            required: asked.align,
+            address: addr,
+        });
+    }
+    if let Some(max) = asked.max_segment_size.filter(|max| size > *max) {
+        return Err(DmaError::SegmentTooLarge { size, max });
+    }
+    let crosses = |boundary: &usize| {
+        let boundary = (*boundary).max(1) as u64;
+        iova.0 / boundary != last / boundary
+    };
+    match asked.boundary.filter(crosses) {
+        Some(boundary) => Err(DmaError::BoundaryCross {
+            addr,
+            size,
+            boundary,
+        }),
+        None => Ok(()),
+    }
+}
