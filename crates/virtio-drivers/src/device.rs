@@ -52,6 +52,13 @@ impl Device {
         }))
     }
 
+    /// Ends what its driver has left.
+    pub(crate) fn unshare_all(&self) {
+        if let Err(error) = self.0.client.unmap_raw_all() {
+            panic!("a virtio buffer that a driver left is still shared: {error}");
+        }
+    }
+
     /// Allocates `pages` zeroed pages of 4 KiB that CPU and device share, one after the other for
     /// both: the device's address and the CPU's. The device may read and write them until they are
     /// [deallocated](Self::dma_dealloc).

@@ -22,8 +22,9 @@
 //! [`Placement`](ioatlas_dma::dma_api::Placement).
 //!
 //! Drivers of virtio-drivers do not accept the feature `ACCESS_PLATFORM`, with which a device says
-//! that its accesses are translated. [`Translated`] accepts it for them, and refuses devices
-//! that do not offer it: to those an IOVA would be a physical address.
+//! that its accesses are translated. [`Device::transport`] accepts it for them, and refuses
+//! devices that do not offer it: to those an IOVA would be a physical address. The transport that
+//! it makes ends with its driver, and with it all that the driver has shared: the drivers do not.
 //!
 //! # Failures
 //!

@@ -7,6 +7,7 @@
 //! otherwise: QEMU's do. The drivers of virtio-drivers do not know the feature, and need not: what
 //! it demands is in the `Hal`.
 
+use crate::device::Device;
 use core::fmt;
 use virtio_drivers::{PhysAddr, Result, transport::*};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -15,23 +16,48 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
 /// A transport whose device uses the addresses of its IOMMU, which it is told of when a driver
-/// accepts features.
+/// accepts features. Made by [`Device::transport`].
+///
+/// Drivers of virtio-drivers leave what their device has still, as the buffers of a receive queue,
+/// shared for ever, and free it. So where this is dropped, as the first of a driver's fields, the
+/// device is reset, and whatever it has still is unshared: no byte is copied then.
+///
+/// # Panics
+/// Dropping it panics where an invalidation failed: the device may still reach a buffer.
 #[derive(Debug)]
-pub struct Translated<T>(T);
+pub struct Translated<T: Transport> {
+    transport: T,
+    device: Device,
+}
 
 /// The device uses physical addresses whatever it is given; here its transport is back.
 pub struct BypassError<T>(pub T);
 
-impl<T: Transport> Translated<T> {
-    /// Looks whether accesses of the device are translated.
+impl Device {
+    /// The transport of a driver of this device, which leads to `transport`, and tells the device
+    /// that its addresses are translated. Where the driver goes it ends all that is shared.
+    ///
+    /// There is one at a time, since a device has one driver, and the client is no other device's:
+    /// clones of a client are the same one.
     ///
     /// # Errors
-    /// [`BypassError`], where they are not: no IOVA may be given to it.
-    pub fn new(mut transport: T) -> core::result::Result<Self, BypassError<T>> {
+    /// [`BypassError`], where the device does not offer that: no IOVA may be given to it.
+    pub fn transport<T: Transport>(
+        &self,
+        mut transport: T,
+    ) -> core::result::Result<Translated<T>, BypassError<T>> {
+        let device = self.clone();
         match transport.read_device_features() & ACCESS_PLATFORM {
             0 => Err(BypassError(transport)),
-            _ => Ok(Translated(transport)),
+            _ => Ok(Translated { transport, device }),
         }
+    }
+}
+
+impl<T: Transport> Drop for Translated<T> {
+    fn drop(&mut self) {
+        self.transport.set_status(DeviceStatus::empty());
+        self.device.unshare_all();
     }
 }
 
@@ -51,34 +77,34 @@ impl<T> core::error::Error for BypassError<T> {}
 
 impl<T: Transport> Transport for Translated<T> {
     fn write_driver_features(&mut self, driver_features: u64) {
-        self.0
+        self.transport
             .write_driver_features(driver_features | ACCESS_PLATFORM)
     }
 
     // all else is the transport's own
     fn device_type(&self) -> DeviceType {
-        self.0.device_type()
+        self.transport.device_type()
     }
     fn read_device_features(&mut self) -> u64 {
-        self.0.read_device_features()
+        self.transport.read_device_features()
     }
     fn max_queue_size(&mut self, queue: u16) -> u32 {
-        self.0.max_queue_size(queue)
+        self.transport.max_queue_size(queue)
     }
     fn notify(&mut self, queue: u16) {
-        self.0.notify(queue)
+        self.transport.notify(queue)
     }
     fn get_status(&self) -> DeviceStatus {
-        self.0.get_status()
+        self.transport.get_status()
     }
     fn set_status(&mut self, status: DeviceStatus) {
-        self.0.set_status(status)
+        self.transport.set_status(status)
     }
     fn set_guest_page_size(&mut self, guest_page_size: u32) {
-        self.0.set_guest_page_size(guest_page_size)
+        self.transport.set_guest_page_size(guest_page_size)
     }
     fn requires_legacy_layout(&self) -> bool {
-        self.0.requires_legacy_layout()
+        self.transport.requires_legacy_layout()
     }
     fn queue_set(
         &mut self,
@@ -89,28 +115,28 @@ impl<T: Transport> Transport for Translated<T> {
         device_area: PhysAddr,
     ) {
         let (desc, avail, used) = (descriptors, driver_area, device_area);
-        self.0.queue_set(queue, size, desc, avail, used)
+        self.transport.queue_set(queue, size, desc, avail, used)
     }
     fn queue_unset(&mut self, queue: u16) {
-        self.0.queue_unset(queue)
+        self.transport.queue_unset(queue)
     }
     fn queue_used(&mut self, queue: u16) -> bool {
-        self.0.queue_used(queue)
+        self.transport.queue_used(queue)
     }
     fn ack_interrupt(&mut self) -> InterruptStatus {
-        self.0.ack_interrupt()
+        self.transport.ack_interrupt()
     }
     fn read_config_generation(&self) -> u32 {
-        self.0.read_config_generation()
+        self.transport.read_config_generation()
     }
     fn read_config_space<V: FromBytes + IntoBytes>(&self, offset: usize) -> Result<V> {
-        self.0.read_config_space(offset)
+        self.transport.read_config_space(offset)
     }
     fn write_config_space<V: IntoBytes + Immutable>(
         &mut self,
         offset: usize,
         value: V,
     ) -> Result<()> {
-        self.0.write_config_space(offset, value)
+        self.transport.write_config_space(offset, value)
     }
 }

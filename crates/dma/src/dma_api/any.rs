@@ -83,6 +83,7 @@ trait Maps: Ends {
         len: ByteCount,
         direction: Option<Direction>,
     ) -> Result<(), RawDmaError>;
+    fn unmap_raw_all(&self) -> Result<(), RawDmaError>;
     fn sync_raw(
         &self,
         iova: Iova,
@@ -174,6 +175,9 @@ where
         direction: Option<Direction>,
     ) -> Result<(), RawDmaError> {
         Client::unmap_raw_unsynced(self, iova, len, direction)
+    }
+    fn unmap_raw_all(&self) -> Result<(), RawDmaError> {
+        Client::unmap_raw_all(self)
     }
     fn sync_raw(
         &self,
@@ -416,6 +420,14 @@ impl AnyClient {
         direction: impl Into<Option<Direction>>,
     ) -> Result<(), RawDmaError> {
         self.0.unmap_raw_unsynced(iova, len, direction.into())
+    }
+
+    /// As [`Client::unmap_raw_all`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unmap_raw_all(&self) -> Result<(), RawDmaError> {
+        self.0.unmap_raw_all()
     }
 
     /// As [`Client::sync_raw`].

@@ -113,7 +113,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Result<(Iova, ByteCount), IntoRawError> {
         let mapping = mapping.map_list(|lent| Lent::ours(lent.into_inner().into()));
         let raw = (mapping.iova(), mapping.len());
-        self.dma().raw.put(mapping).map_err(IntoRawError)?;
+        self.dma()
+            .raw
+            .put(self.number(), mapping)
+            .map_err(IntoRawError)?;
         Ok(raw)
     }
 
@@ -145,6 +148,20 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Result<(), RawDmaError> {
         self.end_unsynced(self.taken(iova, len, direction.into())?)?;
         Ok(())
+    }
+
+    /// Ends whatever this client, or a clone of it, has given up and that lives still, and brings
+    /// nothing back: for an interface whose drivers go without ending it, after their device was
+    /// reset. Memory that was lent may be gone by then.
+    ///
+    /// # Errors
+    /// The first [`RawDmaError::Unmap`]; all others were ended.
+    pub fn unmap_raw_all(&self) -> Result<(), RawDmaError> {
+        let mut ended = Ok(());
+        for token in self.dma().raw.take_all(self.number(), self.key) {
+            ended = ended.and(self.end_unsynced(token).map(drop));
+        }
+        Ok(ended?)
     }
 
     /// Takes the token of a mapping that is to end.

@@ -30,6 +30,8 @@ struct Shard {
 
 pub(super) struct Place {
     iova: Iova,
+    /// The number of the client that gave the token up.
+    by: u64,
     /// Not there while it is synchronised.
     token: Option<Token>,
 }
@@ -87,7 +89,7 @@ impl Shard {
     }
 
     /// Adds `token`, or says what is needed to do that.
-    fn add(&mut self, token: &mut Option<Token>) -> Option<Short> {
+    fn add(&mut self, by: u64, token: &mut Option<Token>) -> Option<Short> {
         let things = self.by_iova.len() + 1;
         if !self.places.has_room(things) || !self.by_iova.has_room(things) {
             return Some((self.places.short(things), self.by_iova.short(things)));
@@ -95,7 +97,7 @@ impl Shard {
         if let Some(token) = token.take() {
             let iova = token.iova;
             let token = Some(token);
-            let at = self.places.add(Place { iova, token });
+            let at = self.places.add(Place { iova, by, token });
             self.by_iova.add(&mut self.places, iova.0, at);
         }
         None
@@ -138,6 +140,19 @@ impl Shard {
         let token = token.ok_or(RawDmaError::NotMapped(meant.iova))?;
         Ok((token, Out(at)))
     }
+
+    /// Takes the next token `after` that place of those that this client gave up and may end.
+    fn take_next(&mut self, after: &mut Option<Link>, by: u64, key: u64) -> Option<Token> {
+        let is_its = |place: &Place| {
+            let token = place.token.as_ref().filter(|_| place.by == by);
+            token.is_some_and(|token| token.key == key)
+        };
+        let at = self.places.search(*after, is_its)?;
+        *after = Some(at);
+        let token = self.places.at_mut(at).token.take()?;
+        self.remove(token.iova, at);
+        Some(token)
+    }
 }
 
 impl<P: Platform> RawTable<P> {
@@ -149,12 +164,13 @@ impl<P: Platform> RawTable<P> {
         &self.0[shard_of(iova)]
     }
 
-    /// Keeps a token, which comes back where there is no memory to note it.
+    /// Keeps a token that the client of this number gave up, which comes back where there is no
+    /// memory to note it.
     #[allow(clippy::result_large_err)] // a box would need the memory that there is not
-    pub fn put(&self, token: Token) -> Result<(), Token> {
+    pub fn put(&self, by: u64, token: Token) -> Result<(), Token> {
         let shard = self.shard(token.iova);
         let mut token = Some(token);
-        let mut short = shard.with(|shard| shard.add(&mut token));
+        let mut short = shard.with(|shard| shard.add(by, &mut token));
         // each turn drops what there was before, with the lock open
         while let Some(mut room) = short {
             if room.allocate() == Err(NoMemory) {
@@ -162,7 +178,7 @@ impl<P: Platform> RawTable<P> {
             }
             short = shard.with(|shard| {
                 shard.enlarge(&mut room);
-                shard.add(&mut token)
+                shard.add(by, &mut token)
             });
         }
         Ok(())
@@ -174,6 +190,15 @@ impl<P: Platform> RawTable<P> {
             let (token, Out(out)) = shard.take(meant)?;
             shard.remove(meant.iova, out);
             Ok(token)
+        })
+    }
+
+    /// Takes the tokens that a client gave up and may end, to end them, one by one; not those that
+    /// are out, or come meanwhile.
+    pub fn take_all(&self, by: u64, key: u64) -> impl Iterator<Item = Token> {
+        self.0.iter().flat_map(move |shard| {
+            let mut after = None;
+            core::iter::from_fn(move || shard.with(|s| s.take_next(&mut after, by, key)))
         })
     }
 

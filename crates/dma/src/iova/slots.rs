@@ -106,6 +106,14 @@ impl<T> Slots<T> {
         self.len -= 1;
     }
 
+    /// The next slot `after` this one whose thing is `wanted`; those of spare slots are asked, too.
+    pub(crate) fn search(&self, after: Option<Link>, wanted: impl Fn(&T) -> bool) -> Option<Link> {
+        let from = after.map_or(0, |at| at.0 as usize + 1);
+        let mut rest = self.slots.iter().skip(from);
+        let found = from + rest.position(|slot| wanted(&slot.thing))?;
+        Some(Link(found as u32))
+    }
+
     /// Whether each slot is in use or spare.
     pub(crate) fn adds_up(&self) -> bool {
         let spare = core::iter::successors(self.spare.some(), |at| self.next(*at).some());

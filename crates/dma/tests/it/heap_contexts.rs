@@ -335,6 +335,9 @@ fn bounced(policy: PolicyConfig) -> HeapCalls {
             let one = client.map_single(again, to).expect("room");
             let (iova, len) = client.into_raw(one).expect("memory");
             client.unmap_raw_unsynced(iova, len, to).expect("live");
+            let one = client.map_single(lend(lists[0][0]), to).expect("room");
+            client.into_raw(one).expect("memory");
+            client.unmap_raw_all().expect("live");
         }
     })
 }

@@ -2,12 +2,12 @@
 //! What cannot be had is refused: by an answer where `Hal` has one, else by a panic that says what
 //! failed. Nothing stays mapped then.
 
-use crate::disk::{ACCESS_PLATFORM, SECTOR, VERSION_1};
+use crate::disk::SECTOR;
 use crate::platform::phys;
+use crate::port::{ACCESS_PLATFORM, VERSION_1};
 use crate::setup::{FirstHal, MODERN, Protection, Setup, machine};
 use crate::window::Window;
 use ioatlas_dma::{dma_api::Placement, domain::ListOrder, units::*};
-use ioatlas_virtio_drivers::Translated;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use virtio_drivers::device::blk::VirtIOBlk;
@@ -46,7 +46,7 @@ fn only_what_was_allocated_is_deallocated() {
     assert_eq!(setup.frames_in_use(), taken);
     setup
         .port
-        .disk()
+        .device()
         .write(Iova(iova), &[1; 3 * GRANULE as usize])
         .unwrap();
     assert_eq!(dealloc(iova, at, 3), 0);
@@ -64,11 +64,11 @@ fn pages_are_zeroed_aligned_and_in_a_row() {
         let (iova, at) = setup.device.dma_alloc(5);
         assert_eq!((iova % GRANULE, at.addr().get() as u64 % GRANULE), (0, 0));
         let mut seen = vec![1; len];
-        setup.port.disk().read(Iova(iova), &mut seen).unwrap();
+        setup.port.device().read(Iova(iova), &mut seen).unwrap();
         assert!(seen.iter().all(|byte| *byte == 0));
         // SAFETY: so many bytes are ours until they are deallocated.
         unsafe { at.write_bytes(0x5a, len) };
-        setup.port.disk().read(Iova(iova), &mut seen).unwrap();
+        setup.port.device().read(Iova(iova), &mut seen).unwrap();
         assert!(seen.iter().all(|byte| *byte == 0x5a));
         // SAFETY: nothing uses them any more.
         assert_eq!(unsafe { setup.device.dma_dealloc(iova, at, 5) }, 0);
@@ -88,7 +88,7 @@ fn where_there_are_no_frames_the_address_is_zero() {
     let had: Vec<_> = std::iter::from_fn(|| Some(all()).filter(|(iova, _)| *iova != 0)).collect();
     assert!(had.len() > 20, "{}", had.len());
     setup.use_first();
-    let transport = Translated::new(setup.port.clone()).unwrap();
+    let transport = setup.device.transport(setup.port.clone()).unwrap();
     let driver = VirtIOBlk::<FirstHal, _>::new(transport);
     assert_eq!(driver.err(), Some(Error::DmaError));
     for (iova, at) in had {
@@ -154,7 +154,7 @@ fn what_is_unshared_otherwise_than_it_was_shared_panics() {
         panics(|| device.unshare(iova + GRANULE, buffer, read));
         setup
             .port
-            .disk()
+            .device()
             .read(Iova(iova), &mut [0; SECTOR])
             .unwrap();
         device.unshare(iova, buffer, read);
@@ -186,7 +186,7 @@ fn segments_that_the_domain_does_not_map_in_a_row_panic() {
 fn a_device_that_is_not_translated_is_refused() {
     let protection = Protection::strict(Placement::Never);
     let setup = Setup::of(protection, VERSION_1, phys);
-    let refused = Translated::new(setup.port.clone()).err().unwrap();
+    let refused = setup.device.transport(setup.port.clone()).err().unwrap();
     let said = refused.to_string();
     assert!(said.contains("ACCESS_PLATFORM"), "{said}");
     drop(refused);
@@ -199,13 +199,14 @@ fn a_driver_alone_does_not_accept_that_its_device_is_translated() {
     let setup = Setup::new(Protection::strict(Placement::Never));
     let is_served = || setup.port.get_status().contains(DeviceStatus::DRIVER_OK);
     assert_eq!(
-        setup.port.disk().features & ACCESS_PLATFORM,
+        setup.port.device().features & ACCESS_PLATFORM,
         ACCESS_PLATFORM
     );
     setup.use_first();
     drop(VirtIOBlk::<FirstHal, _>::new(setup.port.clone()).unwrap());
     assert!(!is_served());
-    drop(setup.driver());
+    let driver = setup.driver();
     assert!(is_served());
+    drop(driver);
     setup.end();
 }

@@ -3,6 +3,7 @@
 
 use crate::disk::{Disk, SECTOR};
 use crate::platform::phys;
+use crate::port::Virtio;
 use crate::setup::{MODERN, Protection, Setup, UNTRUSTED};
 use crate::window::Window;
 use ioatlas_dma::{dma_api::Placement, units::*};
@@ -15,7 +16,7 @@ fn is_blocked(moved: Result<(), TransferError>) -> bool {
 }
 
 /// Neither way.
-fn cannot_reach(disk: &Disk, at: Iova) -> bool {
+fn cannot_reach(disk: &Virtio<Disk>, at: Iova) -> bool {
     is_blocked(disk.read(at, &mut [0])) && is_blocked(disk.write(at, &[0xee]))
 }
 
@@ -23,11 +24,11 @@ fn cannot_reach(disk: &Disk, at: Iova) -> bool {
 fn what_was_unshared_cannot_be_reached() {
     let setup = Setup::new(Protection::strict(Placement::Never));
     let mut driver = setup.driver();
-    setup.port.disk().sectors.fill(0x33);
+    setup.port.device().sectors.fill(0x33);
     let mut buffer = vec![0; 9 * SECTOR];
     driver.read_blocks(3, &mut buffer).unwrap();
     {
-        let disk = setup.port.disk();
+        let disk = setup.port.device();
         assert_eq!(disk.last.len(), 3); // header, data, status
         assert!(disk.last[1].write && disk.last[1].len == buffer.len());
         assert_eq!(setup.faults(), 0);
@@ -49,10 +50,10 @@ fn whole_pages_cannot_be_reached_later_where_edges_are_bounced() {
     let (protection, translate) = (Protection::strict(UNTRUSTED), window.phys(phys));
     let setup = Setup::of(protection, MODERN, translate);
     let mut driver = setup.driver();
-    setup.port.disk().sectors.fill(0x33);
+    setup.port.device().sectors.fill(0x33);
     driver.read_blocks(0, window.bytes()).unwrap();
     {
-        let disk = setup.port.disk();
+        let disk = setup.port.device();
         let first = disk.last[1].iova;
         assert!(cannot_reach(&disk, first) && cannot_reach(&disk, Iova(first.0 + GRANULE)));
     }
@@ -71,12 +72,12 @@ fn what_was_bounced_cannot_be_changed_later() {
     ] {
         let setup = Setup::new(protection);
         let mut driver = setup.driver();
-        setup.port.disk().sectors.fill(0x33);
+        setup.port.device().sectors.fill(0x33);
         let mut memory = vec![0; 4 * SECTOR + 1];
         let buffer = &mut memory[1..]; // not whole granules
         driver.read_blocks(0, buffer).unwrap();
         {
-            let disk = setup.port.disk();
+            let disk = setup.port.device();
             let data = disk.last[1];
             disk.write(data.iova, &[0xee; 4 * SECTOR]).unwrap();
         }
@@ -97,10 +98,10 @@ fn rings_that_were_freed_cannot_be_reached() {
     for protection in [strict, deferred] {
         let setup = Setup::new(protection);
         let driver = setup.driver();
-        let queue = setup.port.disk().queue.unwrap();
+        let queue = setup.port.device().queues[0].unwrap();
         let rings = [queue.desc, queue.avail, queue.used];
         for at in rings {
-            setup.port.disk().read(at, &mut [0]).unwrap();
+            setup.port.device().read(at, &mut [0]).unwrap();
         }
         let taken = setup.frames_in_use();
         drop(driver);
@@ -110,7 +111,7 @@ fn rings_that_were_freed_cannot_be_reached() {
         }
         assert!(setup.frames_in_use() <= taken - 2, "{protection:?}");
         for at in rings {
-            assert!(cannot_reach(&setup.port.disk(), at), "{protection:?}");
+            assert!(cannot_reach(&setup.port.device(), at), "{protection:?}");
         }
         setup.end();
     }
@@ -124,21 +125,21 @@ fn an_address_that_was_not_given_leads_nowhere() {
         let mut driver = setup.driver();
         let mut secret = vec![0x77_u8; 2 * GRANULE as usize];
         let astray = Iova(phys(NonNull::from(&mut secret[..]).cast()).0);
-        setup.port.disk().sectors.fill(0x33);
-        setup.port.disk().astray = Some(astray);
+        setup.port.device().sectors.fill(0x33);
+        setup.port.device().astray = Some(astray);
 
         let mut buffer = [0; SECTOR];
         assert_eq!(driver.read_blocks(0, &mut buffer), Err(Error::IoError));
-        let refused = setup.port.disk().refused.take().unwrap();
+        let refused = setup.port.device().refused.take().unwrap();
         assert_eq!((refused.at, refused.moved), (astray, ByteCount(0)));
         assert!(is_blocked(Err(refused)));
         assert_eq!(driver.write_blocks(0, &buffer), Err(Error::IoError));
-        let refused = setup.port.disk().refused.take().unwrap();
+        let refused = setup.port.device().refused.take().unwrap();
         assert_eq!((refused.at, refused.moved), (astray, ByteCount(0)));
 
         assert!(secret.iter().all(|byte| *byte == 0x77));
-        assert!(setup.port.disk().sectors.iter().all(|byte| *byte == 0x33));
-        setup.port.disk().astray = None; // and the driver goes on
+        assert!(setup.port.device().sectors.iter().all(|byte| *byte == 0x33));
+        setup.port.device().astray = None; // and the driver goes on
         driver.read_blocks(0, &mut buffer).unwrap();
         assert_eq!(buffer, [0x33; SECTOR]);
         drop(driver);
@@ -168,10 +169,10 @@ fn what_lies_beside_a_buffer_is_seen_where_it_is_mapped_directly() {
         let iova = unsafe { setup.device.share(buffer, direction) };
         let behind = Iova(iova + SECTOR as u64);
         let mut byte = [0];
-        setup.port.disk().read(behind, &mut byte).unwrap();
+        setup.port.device().read(behind, &mut byte).unwrap();
         assert_eq!(byte, [seen], "{placement:?}");
         // it was shared to be read: also a slot has that permission alone
-        let written = setup.port.disk().write(Iova(iova), &[0xee]);
+        let written = setup.port.device().write(Iova(iova), &[0xee]);
         assert!(is_blocked(written), "{placement:?}");
         // SAFETY: as it was shared.
         unsafe { setup.device.unshare(iova, buffer, direction) };
@@ -188,8 +189,8 @@ fn a_disk_cannot_reach_what_another_one_has() {
     let direction = BufferDirection::Both;
     // SAFETY: nothing else uses it meanwhile.
     let iova = Iova(unsafe { second.device.share(buffer, direction) });
-    assert!(cannot_reach(&first.port.disk(), iova));
-    second.port.disk().write(iova, &[2; SECTOR]).unwrap();
+    assert!(cannot_reach(&first.port.device(), iova));
+    second.port.device().write(iova, &[2; SECTOR]).unwrap();
     // SAFETY: as it was shared.
     unsafe { second.device.unshare(iova.0, buffer, direction) };
     assert_eq!(memory, [2; SECTOR]);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Hundreds of requests are right, wherever buffers go, and however they lie.
 
-use crate::disk::{EVENT_IDX, FLUSH, INDIRECT, SECTOR, SECTORS};
+use crate::disk::{FLUSH, SECTOR, SECTORS};
 use crate::platform::phys;
+use crate::port::{EVENT_IDX, INDIRECT};
 use crate::setup::{MODERN, Protection, Setup, UNTRUSTED};
 use crate::window::Window;
 use fastrand::Rng;
@@ -41,11 +42,11 @@ fn traffic(setup: &Setup, memory: &mut [u8]) {
             let beside = memory[..at].iter().chain(&memory[at + len..]);
             assert!(beside.copied().all(|byte| is_guard(&byte)), "{request}");
         }
-        assert!(setup.port.disk().sectors == model, "{request}: the disk");
+        assert!(setup.port.device().sectors == model, "{request}: the disk");
     }
     driver.flush().unwrap();
     drop(driver);
-    assert!(setup.port.disk().requests > REQUESTS);
+    assert!(setup.port.device().requests > REQUESTS);
     assert_eq!(setup.faults(), 0);
 }
 
@@ -111,8 +112,8 @@ fn two_disks_side_by_side() {
         one.write_blocks(sector, &[1; SECTOR]).unwrap();
         other.write_blocks(sector, &[2; SECTOR]).unwrap();
     }
-    assert_eq!(first.port.disk().sectors[..8 * SECTOR], [1; 8 * SECTOR]);
-    assert_eq!(second.port.disk().sectors[..8 * SECTOR], [2; 8 * SECTOR]);
+    assert_eq!(first.port.device().sectors[..8 * SECTOR], [1; 8 * SECTOR]);
+    assert_eq!(second.port.device().sectors[..8 * SECTOR], [2; 8 * SECTOR]);
     drop((one, other));
     Setup::end_pair(first, second);
 }

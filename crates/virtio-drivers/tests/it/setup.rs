@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A machine with a disk, and the end of it, by which everything must be back.
+//! A machine with a device, and the end of it, by which everything must be back.
 //!
 //! `Hal` has no receiver, so its device is a static: one of the test's own thread, as each test is
-//! a thread, and the disk works in the driver's calls.
+//! a thread, and the device works in the driver's calls.
 
-use crate::disk::{ACCESS_PLATFORM, DiskPort, VERSION_1};
+use crate::disk::Disk;
 use crate::platform::{Process, phys};
+use crate::port::{ACCESS_PLATFORM, Model, Port, VERSION_1};
 use ioatlas_dma::{dma_api::*, domain::*, table::fmt::VtdSecond48, translator::Paged, units::*};
 use ioatlas_viommu::machine::{Driver, Geometry, Machine, SoftDomain, UnitConfig};
 use ioatlas_virtio_drivers::{Device, Translated, hal};
@@ -34,12 +35,12 @@ pub const UNTRUSTED: Placement = Placement::Untrusted {
     whole_up_to: ByteCount(2 * GRANULE),
 };
 
-/// A machine, and one disk with its domain.
-pub struct Setup {
+/// A machine, and one device with its domain.
+pub struct Setup<M = Disk> {
     pub machine: Arc<Machine<Process>>,
     pub dma: Arc<SoftDma>,
     pub device: &'static Device,
-    pub port: DiskPort,
+    pub port: Port<M>,
 }
 
 /// How requests are protected.
@@ -107,9 +108,33 @@ impl Setup {
         features: u64,
         phys: impl Fn(NonNull<u8>) -> PhysAddr + Send + Sync + 'static,
     ) -> Self {
+        Self::with_model(machine, protection, source, features, phys, Disk::new())
+    }
+
+    /// Its driver.
+    pub fn driver(&self) -> VirtIOBlk<FirstHal, Translated<Port<Disk>>> {
+        VirtIOBlk::new(self.transport()).unwrap()
+    }
+    /// The same by the other `Hal`.
+    pub fn second_driver(&self) -> VirtIOBlk<SecondHal, Translated<Port<Disk>>> {
+        SECOND.set(Some(self.device));
+        VirtIOBlk::new(self.device.transport(self.port.clone()).unwrap()).unwrap()
+    }
+}
+
+impl<M: Model> Setup<M> {
+    /// A device of `machine` that is this `model`.
+    pub fn with_model(
+        machine: Arc<Machine<Process>>,
+        protection: Protection,
+        source: SourceId,
+        features: u64,
+        phys: impl Fn(NonNull<u8>) -> PhysAddr + Send + Sync + 'static,
+        model: M,
+    ) -> Self {
         let domain = machine.domain::<VtdSecond48>(protection.domain).unwrap();
         domain.attach(source).unwrap();
-        let port = DiskPort::new(machine.clone(), source, features);
+        let port = Port::new(machine.clone(), source, features, model);
         let dma = Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()));
         let config = ClientConfig {
             placement: protection.placement,
@@ -117,9 +142,9 @@ impl Setup {
         };
         let client = dma.client(config).unwrap();
         // SAFETY: physical addresses are the process's own, or of another view of the same bytes;
-        // tests that reach a buffer that is shared do so by the unit. What the disk could do beside
-        // a buffer no test has it do.
-        let device = unsafe { Device::new(client, phys, |_, _| panic!("the disk is not on PCI")) };
+        // tests that reach a buffer that is shared do so by the unit. What the device could do
+        // beside a buffer no test has it do.
+        let device = unsafe { Device::new(client, phys, |_, _| panic!("it is not on PCI")) };
         Setup {
             machine,
             dma,
@@ -132,15 +157,10 @@ impl Setup {
     pub fn use_first(&self) {
         FIRST.set(Some(self.device));
     }
-    /// Its driver.
-    pub fn driver(&self) -> VirtIOBlk<FirstHal, Translated<DiskPort>> {
+    /// What its driver is made of; [`FirstHal`] leads to it from then on.
+    pub fn transport(&self) -> Translated<Port<M>> {
         self.use_first();
-        VirtIOBlk::new(Translated::new(self.port.clone()).unwrap()).unwrap()
-    }
-    /// The same by the other `Hal`.
-    pub fn second_driver(&self) -> VirtIOBlk<SecondHal, Translated<DiskPort>> {
-        SECOND.set(Some(self.device));
-        VirtIOBlk::new(Translated::new(self.port.clone()).unwrap()).unwrap()
+        self.device.transport(self.port.clone()).unwrap()
     }
 
     pub fn domain(&self) -> &SoftDomain<Process, VtdSecond48> {
@@ -163,7 +183,7 @@ impl Setup {
         assert_eq!(memory.frames_in_use(), 0);
     }
 
-    /// Ends the disk and its domain, and leaves the machine.
+    /// Ends the device and its domain, and leaves the machine.
     pub fn end_disk(self) -> Arc<Machine<Process>> {
         let Setup {
             machine,

@@ -277,6 +277,52 @@ fn an_unmap_without_a_sync_leaves_the_buffer_as_it_is() {
     }
 }
 
+/// A driver that goes leaves what it gave up; nothing of another device ends with it.
+#[test]
+fn what_a_client_left_ends_at_once() {
+    for placement in PLACEMENTS {
+        let rig = Rig::new(DmaConfig::default());
+        let memory = rig.memory(4);
+        rig.poke(memory, &vec![7; 4 * GRANULE as usize]);
+        let one = rig.client(placement);
+        let (clone, theirs) = (one.clone(), rig.client(placement));
+        let [ours, clones, theirs] = [one, clone, theirs].map(AnyClient::from);
+        let buffer = |nth: u64| PhysRange::new(PhysAddr(memory.0 + nth * 100), ByteCount(50));
+        let give_up = |client: &AnyClient, nth| {
+            let mapping = client.map_single(lend(buffer(nth)), Direction::FromDevice);
+            client.into_raw(mapping.expect("room")).expect("memory")
+        };
+        let many: Vec<_> = (0..100).map(|nth| give_up(&ours, nth)).collect();
+        let more: Vec<_> = (100..120).map(|nth| give_up(&clones, nth)).collect();
+        let (other, len) = give_up(&theirs, 120);
+        for (iova, _) in many.iter().chain(&more) {
+            rig.device_write(*iova, &[DEVICE; 50]);
+        }
+        let (gone, its) = many[40];
+        ours.unmap_raw_unsynced(gone, its, None).expect("unmapped");
+        ours.unmap_raw_all().expect("unmapped");
+        assert_eq!(rig.dma.raw_mappings(), 1, "P10: {placement:?}");
+        for (iova, len) in many.into_iter().chain(more) {
+            let again = ours.unmap_raw(iova, len, None);
+            assert_eq!(
+                again,
+                Err(RawDmaError::NotMapped(iova)),
+                "P8: {placement:?}"
+            );
+        }
+        // nothing was copied, to memory that may be another's by now
+        let seen = rig.peek(memory, 50);
+        if placement != Placement::Never {
+            assert_eq!(seen, [7; 50], "P7: {placement:?}");
+        }
+        rig.device_write(other, &[DEVICE; 50]);
+        theirs.unmap_raw(other, len, None).expect("theirs lives");
+        assert_eq!(rig.peek(buffer(120).addr, 50), [DEVICE; 50], "P14");
+        ours.unmap_raw_all().expect("nothing is left");
+        rig.dma.audit().expect("P10: nothing is lost");
+    }
+}
+
 #[test]
 fn what_is_anothers_comes_back_and_its_owner_lives() {
     let rig = Rig::new(DmaConfig::default());
