@@ -100,6 +100,14 @@ impl Device {
             coherency == DmaCoherency::Coherent,
             "devices that are not coherent with the CPU's caches are not handled"
         );
+        match (direction, to) {
+            // no byte goes that way, which drivers ask for all the same
+            (DmaDirection::ToDevice, SyncFor::Cpu)
+            | (DmaDirection::FromDevice, SyncFor::Device) => {
+                return;
+            }
+            _ => {}
+        }
         let iova = Iova(handle.dma_addr().as_u64());
         let span = Span::new(ByteCount(offset as u64), ByteCount(size as u64));
         let direction = direction_of(direction);

@@ -6,7 +6,10 @@ use crate::{
     bounce::Way,
     pattern::{PatternError, SizesError},
     platform::host,
-    subjects::{Addressed, AllocatorAlone, Bounced, Nothing, Slices, TableAlone, Whole},
+    subjects::{
+        Addressed, AllocatorAlone, Bounced, Nothing, Slices, StreamingMaps, TableAlone,
+        VirtioShares, Whole,
+    },
 };
 use ioatlas_dma::{
     design::{self, Design},
@@ -31,6 +34,10 @@ pub enum Kind {
     Bounce(Way),
     /// The same of a slice.
     Slice(Way),
+    /// The same by the `Hal` of virtio-drivers.
+    Virtio(Way),
+    /// The same by dma-api.
+    DmaApi(Way),
     /// The address API of the DMA API over such a domain.
     Raw,
     /// The control loop: see [`crate::control`].
@@ -61,6 +68,8 @@ impl fmt::Display for Kind {
             Kind::Table => write!(f, "table"),
             Kind::Bounce(way) => write!(f, "bounce/{}", way.name()),
             Kind::Slice(way) => write!(f, "slice/{}", way.name()),
+            Kind::Virtio(way) => write!(f, "virtio/{}", way.name()),
+            Kind::DmaApi(way) => write!(f, "dma-api/{}", way.name()),
             Kind::Raw => write!(f, "raw"),
             Kind::Control => write!(f, "control"),
             Kind::Nothing => write!(f, "nothing"),
@@ -85,7 +94,7 @@ impl fmt::Display for Case {
 pub enum CaseError {
     /// Too few parts, too many, or none of the kinds.
     #[error(
-        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, slice/WAY/PATTERN/SIZES, or table, raw, control or nothing /PATTERN/SIZES"
+        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, slice, virtio or dma-api /WAY/PATTERN/SIZES, or table, raw, control or nothing /PATTERN/SIZES"
     )]
     Shape(String),
     /// Neither way that data go.
@@ -142,6 +151,8 @@ impl FromStr for Case {
             ["allocator", a, pattern, sizes] => (Kind::Allocator(allocator(a)?), pattern, sizes),
             ["bounce", way, pattern, sizes] => (Kind::Bounce(self::way(way)?), pattern, sizes),
             ["slice", way, pattern, sizes] => (Kind::Slice(self::way(way)?), pattern, sizes),
+            ["virtio", way, pattern, sizes] => (Kind::Virtio(self::way(way)?), pattern, sizes),
+            ["dma-api", way, pattern, sizes] => (Kind::DmaApi(self::way(way)?), pattern, sizes),
             ["table", pattern, sizes] => (Kind::Table, pattern, sizes),
             ["raw", pattern, sizes] => (Kind::Raw, pattern, sizes),
             ["control", pattern, sizes] => (Kind::Control, pattern, sizes),
@@ -170,6 +181,8 @@ pub enum Ours {
     Table(Box<TableAlone<Host, VtdSecond48>>),
     Bounce(Box<Bounced>),
     Slice(Box<Slices>),
+    Virtio(Box<VirtioShares>),
+    DmaApi(Box<StreamingMaps>),
     Raw(Box<Addressed>),
     Control(Control<Host>),
     Nothing(Nothing),
@@ -195,6 +208,8 @@ impl Ours {
             }
             Kind::Bounce(way) => Ours::Bounce(Box::new(Bounced::new(platform, way)?)),
             Kind::Slice(way) => Ours::Slice(Box::new(Slices::new(platform, way)?)),
+            Kind::Virtio(way) => Ours::Virtio(Box::new(VirtioShares::new(platform, way)?)),
+            Kind::DmaApi(way) => Ours::DmaApi(Box::new(StreamingMaps::new(platform, way)?)),
             Kind::Raw => Ours::Raw(Box::new(Addressed::new(platform)?)),
             Kind::Control => Ours::Control(Control::new(platform)),
             Kind::Nothing => Ours::Nothing(Nothing),
@@ -209,6 +224,8 @@ impl Ours {
             Ours::Table(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Bounce(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Slice(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Virtio(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::DmaApi(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Raw(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Control(s) => Contestant::new(s, pattern, sizes, threads),
             Ours::Nothing(s) => Contestant::new(s, pattern, sizes, threads),
@@ -230,6 +247,8 @@ mod tests {
             "domain/magazine+strict/bursts16/1",
             "bounce/read/ring256/1",
             "slice/read/ring256/1",
+            "virtio/write/ring256/1",
+            "dma-api/read/ring256/1",
             "raw/replace1000/1",
             "control/ring256/mixed",
             "nothing/producer-consumer/1",

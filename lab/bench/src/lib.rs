@@ -12,7 +12,7 @@
 //! To count instructions there is a program that runs pairs and nothing else (`pairs`, the binary
 //! of this crate): so many of a case after a warm-up, the same every time, so that the difference
 //! of two runs is exact.
-#![deny(unsafe_code)] // `peers::tables` alone allows it, block by block
+#![deny(unsafe_code)] // peers and adapters are told promises, block by block
 
 pub mod bounce;
 pub mod budget;

@@ -107,7 +107,13 @@ impl Filter {
             What::Ours(Kind::Allocator(allocator)) => of_ours(Some(allocator), None),
             What::Ours(Kind::Table) => of_ours(None, None),
             What::Ours(
-                Kind::Bounce(_) | Kind::Slice(_) | Kind::Raw | Kind::Control | Kind::Nothing,
+                Kind::Bounce(_)
+                | Kind::Slice(_)
+                | Kind::Virtio(_)
+                | Kind::DmaApi(_)
+                | Kind::Raw
+                | Kind::Control
+                | Kind::Nothing,
             )
             | What::Invalidation => true,
             What::Peer(peer) => permits(&self.peers, &Some(peer)),

@@ -165,6 +165,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     /// Takes the token of a mapping that is to end.
+    #[inline(always)] // so that it is moved once
     fn taken(
         &self,
         iova: Iova,
@@ -172,8 +173,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         direction: Option<Direction>,
     ) -> Result<DmaMapping<Lent<RawList>>, RawDmaError> {
         let meant = self.meant(iova, Some(len), direction);
-        let token = self.dma().raw.take(&meant);
-        token.inspect_err(|why| self.tell(&meant, why))
+        match self.dma().raw.take(&meant) {
+            Ok(token) => Ok(token),
+            Err(why) => {
+                self.tell(&meant, &why);
+                Err(why)
+            }
+        }
     }
 
     /// Synchronises `span` of the mapping at `iova`, for the side that `to` names. Its direction is

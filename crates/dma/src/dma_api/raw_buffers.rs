@@ -37,6 +37,21 @@ fn segments(
     Ok(RawList::Many(before))
 }
 
+/// Whether the device has one segment right behind the other.
+fn is_in_a_row(mapping: &DmaMapping<Lent<RawList>>) -> bool {
+    let list = match &**mapping.list() {
+        RawList::One(_) => return true,
+        list => list.as_ref(),
+    };
+    let mut next = mapping.iova().0;
+    let in_a_row = list.iter().map(|segment| {
+        let here = Iova(next);
+        next += segment.len.0;
+        here
+    });
+    mapping.segments().eq(in_a_row)
+}
+
 impl AnyClient {
     /// Maps the bytes at `buffer`, which are contiguous to the CPU, so that they are to the device,
     /// and gives the mapping up: [`unmap_raw`](Self::unmap_raw) ends it by the address that this
@@ -68,13 +83,7 @@ impl AnyClient {
         let list = segments(buffer, phys).map_err(|NoMemory| no_memory)?;
         // SAFETY: the segments are the buffer, of which the caller promises the rest.
         let mapping = self.map_sg(unsafe { Lent::new(list) }, direction)?;
-        let mut next = mapping.iova().0;
-        let in_a_row = mapping.list().as_ref().iter().map(|segment| {
-            let here = Iova(next);
-            next += segment.len.0;
-            here
-        });
-        let (mapping, why) = match mapping.segments().eq(in_a_row) {
+        let (mapping, why) = match is_in_a_row(&mapping) {
             false => (mapping, RawDmaError::NotInARow),
             true => match self.into_raw(mapping) {
                 Ok((iova, _)) => return Ok(iova),

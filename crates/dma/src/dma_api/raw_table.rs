@@ -29,11 +29,40 @@ struct Shard {
 }
 
 pub(super) struct Place {
-    iova: Iova,
     /// The number of the client that gave the token up.
     by: u64,
-    /// Not there while it is synchronised.
-    token: Option<Token>,
+    what: What,
+}
+
+enum What {
+    Token(Token),
+    /// That of this address is synchronised meanwhile.
+    Out(Iova),
+    /// The place is spare.
+    Nothing,
+}
+
+impl Place {
+    fn token(&self) -> Option<&Token> {
+        match &self.what {
+            What::Token(token) => Some(token),
+            _ => None,
+        }
+    }
+    fn iova(&self) -> Iova {
+        match &self.what {
+            What::Token(token) => token.iova,
+            What::Out(iova) => *iova,
+            What::Nothing => Iova(0),
+        }
+    }
+    /// Takes the token, and leaves `what`.
+    fn take(&mut self, what: What) -> Option<Token> {
+        match core::mem::replace(&mut self.what, what) {
+            What::Token(token) => Some(token),
+            _ => None,
+        }
+    }
 }
 
 /// What a part is short of.
@@ -55,6 +84,19 @@ pub(super) struct Meant {
 }
 
 impl Meant {
+    /// Whether it is this one.
+    #[inline(always)]
+    fn is(&self, place: &Place) -> bool {
+        let permits = |token: &Token| {
+            let is_long = self.len.is_none_or(|len| len == token.len);
+            let is_directed = self.direction.is_none_or(|to| to == token.direction);
+            token.key == self.key && is_long && is_directed
+        };
+        let here = |token: &&Token| token.iova == self.iova;
+        place.token().filter(here).is_some_and(permits)
+    }
+
+    /// Why it is not that one.
     fn check(&self, token: &Token) -> Result<(), RawDmaError> {
         let iova = self.iova;
         if token.key != self.key {
@@ -89,6 +131,7 @@ impl Shard {
     }
 
     /// Adds `token`, or says what is needed to do that.
+    #[inline(always)] // of its one caller
     fn add(&mut self, by: u64, token: &mut Option<Token>) -> Option<Short> {
         let things = self.by_iova.len() + 1;
         if !self.places.has_room(things) || !self.by_iova.has_room(things) {
@@ -96,8 +139,8 @@ impl Shard {
         }
         if let Some(token) = token.take() {
             let iova = token.iova;
-            let token = Some(token);
-            let at = self.places.add(Place { iova, by, token });
+            let what = What::Token(token);
+            let at = self.places.add(Place { by, what });
             self.by_iova.add(&mut self.places, iova.0, at);
         }
         None
@@ -106,52 +149,56 @@ impl Shard {
     /// Grows into what was allocated.
     fn enlarge(&mut self, (places, chains): &mut Short) {
         self.places.enlarge(places);
-        let number = |place: &Place| place.iova.0;
+        let number = |place: &Place| place.iova().0;
         self.by_iova.enlarge(&mut self.places, chains, number);
     }
 
-    /// Frees a place, whose token was taken.
-    fn remove(&mut self, iova: Iova, at: Link) {
-        let its = |here, _: &Place| here == at;
-        let gone = self.by_iova.remove(&mut self.places, iova.0, its);
-        debug_assert!(gone.is_some(), "it was in its chain");
+    /// Takes the token that is meant; where the interface gave up several at one address, as it may
+    /// where buffers' own addresses are their IOVAs, any that is.
+    #[inline(always)]
+    fn take(&mut self, meant: &Meant) -> Option<Token> {
+        let is_it = |_, place: &Place| meant.is(place);
+        let at = (self.by_iova).remove(&mut self.places, meant.iova.0, is_it)?;
+        let token = self.places.at_mut(at).take(What::Nothing);
         self.places.remove(at);
+        token
     }
 
-    /// The place of the mapping that is meant. Where buffers' own addresses are their IOVAs there
-    /// may be several at one.
-    fn find(&self, meant: &Meant) -> Result<Link, RawDmaError> {
-        let mut why = RawDmaError::NotMapped(meant.iova);
-        for at in self.by_iova.chained(&self.places, meant.iova.0) {
-            let place = self.places.at(at);
-            if let Some(token) = place.token.as_ref().filter(|_| place.iova == meant.iova) {
-                match meant.check(token) {
-                    Ok(()) => return Ok(at),
-                    Err(other) => why = other,
-                }
-            }
-        }
-        Err(why)
+    /// Takes it for the moment.
+    fn borrow(&mut self, meant: &Meant) -> Option<(Token, Out)> {
+        let at = {
+            let mut chain = self.by_iova.chained(&self.places, meant.iova.0);
+            chain.find(|at| meant.is(self.places.at(*at)))?
+        };
+        let token = self.places.at_mut(at).take(What::Out(meant.iova))?;
+        Some((token, Out(at)))
     }
 
-    fn take(&mut self, meant: &Meant) -> Result<(Token, Out), RawDmaError> {
-        let at = self.find(meant)?;
-        let token = self.places.at_mut(at).token.take();
-        let token = token.ok_or(RawDmaError::NotMapped(meant.iova))?;
-        Ok((token, Out(at)))
+    /// Why nothing is what is meant.
+    #[cold]
+    #[inline(never)]
+    fn why(&self, meant: &Meant) -> RawDmaError {
+        let places = self.by_iova.chained(&self.places, meant.iova.0);
+        let there = places.map(|at| self.places.at(at));
+        let others = there.filter(|place| place.iova() == meant.iova);
+        let differ = others.filter_map(|place| meant.check(place.token()?).err());
+        differ.last().unwrap_or(RawDmaError::NotMapped(meant.iova))
     }
 
     /// Takes the next token `after` that place of those that this client gave up and may end.
     fn take_next(&mut self, after: &mut Option<Link>, by: u64, key: u64) -> Option<Token> {
         let is_its = |place: &Place| {
-            let token = place.token.as_ref().filter(|_| place.by == by);
+            let token = place.token().filter(|_| place.by == by);
             token.is_some_and(|token| token.key == key)
         };
         let at = self.places.search(*after, is_its)?;
         *after = Some(at);
-        let token = self.places.at_mut(at).token.take()?;
-        self.remove(token.iova, at);
-        Some(token)
+        let iova = self.places.at(at).iova();
+        self.by_iova
+            .remove(&mut self.places, iova.0, |here, _| here == at);
+        let token = self.places.at_mut(at).take(What::Nothing);
+        self.places.remove(at);
+        token
     }
 }
 
@@ -170,27 +217,29 @@ impl<P: Platform> RawTable<P> {
     pub fn put(&self, by: u64, token: Token) -> Result<(), Token> {
         let shard = self.shard(token.iova);
         let mut token = Some(token);
-        let mut short = shard.with(|shard| shard.add(by, &mut token));
-        // each turn drops what there was before, with the lock open
-        while let Some(mut room) = short {
-            if room.allocate() == Err(NoMemory) {
-                return token.map_or(Ok(()), Err);
-            }
-            short = shard.with(|shard| {
-                shard.enlarge(&mut room);
+        let mut room = None;
+        loop {
+            let short = shard.with(|shard| {
+                if let Some(room) = &mut room {
+                    shard.enlarge(room);
+                }
                 shard.add(by, &mut token)
             });
+            let Some(mut more) = short else {
+                return Ok(());
+            };
+            if more.allocate() == Err(NoMemory) {
+                return token.map_or(Ok(()), Err);
+            }
+            room = Some(more); // drops what there was before, with the lock open
         }
-        Ok(())
     }
 
     /// Takes the token of the mapping that is meant, to end it.
+    #[inline(always)] // of its one caller
     pub fn take(&self, meant: &Meant) -> Result<Token, RawDmaError> {
-        self.shard(meant.iova).with(|shard| {
-            let (token, Out(out)) = shard.take(meant)?;
-            shard.remove(meant.iova, out);
-            Ok(token)
-        })
+        let take = |shard: &mut Shard| shard.take(meant).ok_or_else(|| shard.why(meant));
+        self.shard(meant.iova).with(take)
     }
 
     /// Takes the tokens that a client gave up and may end, to end them, one by one; not those that
@@ -204,13 +253,14 @@ impl<P: Platform> RawTable<P> {
 
     /// Takes it for the moment.
     pub fn borrow(&self, meant: &Meant) -> Result<(Token, Out), RawDmaError> {
-        self.shard(meant.iova).with(|shard| shard.take(meant))
+        let borrow = |shard: &mut Shard| shard.borrow(meant).ok_or_else(|| shard.why(meant));
+        self.shard(meant.iova).with(borrow)
     }
 
     /// Brings it back.
     pub fn bring_back(&self, token: Token, Out(at): Out) {
         self.shard(token.iova)
-            .with(|shard| shard.places.at_mut(at).token = Some(token));
+            .with(|shard| shard.places.at_mut(at).what = What::Token(token));
     }
 
     /// Tokens that are in the table, or out for the moment.

@@ -81,22 +81,24 @@ impl<T> Slots<T> {
     }
 
     /// Adds a thing that is in no list, for which there is [room](Self::has_room).
+    #[inline]
     pub(crate) fn add(&mut self, thing: T) -> Link {
         self.len += 1;
-        let slot = Slot {
-            thing,
-            next: NIL,
-            prev: NIL,
+        let Some(at) = self.spare.some() else {
+            let index = u32::try_from(self.slots.len()).ok();
+            let at = index.map(Link).and_then(Link::some);
+            self.slots.push(Slot {
+                thing,
+                next: NIL,
+                prev: NIL,
+            });
+            return at.expect("below 2^32 - 1 things");
         };
-        if let Some(at) = self.spare.some() {
-            self.spare = self.next(at);
-            self.slots[at.0 as usize] = slot;
-            return at;
-        }
-        let index = u32::try_from(self.slots.len()).ok();
-        let at = index.map(Link).and_then(Link::some);
-        self.slots.push(slot);
-        at.expect("below 2^32 - 1 things")
+        let slot = &mut self.slots[at.0 as usize];
+        self.spare = slot.next;
+        (slot.next, slot.prev) = (NIL, NIL);
+        slot.thing = thing;
+        at
     }
 
     /// Makes the slot spare; the thing in it must be in no list.

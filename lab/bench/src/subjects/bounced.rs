@@ -20,7 +20,7 @@ use ioatlas_host::Host;
 use std::sync::Arc;
 
 /// Bytes of an operation: so few that their copy is a few instructions.
-const LEN: u64 = 64;
+pub(super) const LEN: u64 = 64;
 /// Slots, of a page each: more than any pattern that is counted has in flight.
 const SLOTS: u32 = 2048;
 /// A thread's buffers; a power of two.
@@ -62,7 +62,7 @@ impl Bounced {
     }
 }
 
-fn client(platform: Arc<Host>) -> Result<Client<Host, Tables>, Failure> {
+pub(super) fn client(platform: Arc<Host>) -> Result<Client<Host, Tables>, Failure> {
     let pool = PoolConfig::of(ClassConfig {
         pages_lg2: 0,
         slots: SLOTS,

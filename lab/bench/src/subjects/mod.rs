@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation,
-//! mappings by their addresses; a software unit's invalidation, and nothing at all.
+//! the same by adapters of other crates, mappings by their addresses; a software unit's invalidation, and nothing at all.
 
+mod adapted;
 mod addressed;
 mod allocator;
 mod bounced;
@@ -11,6 +12,7 @@ mod nothing;
 mod table;
 mod unit;
 
+pub use adapted::{StreamingMaps, VirtioShares};
 pub use addressed::Addressed;
 pub use allocator::AllocatorAlone;
 pub use bounced::{Bounced, Slices};

@@ -58,6 +58,8 @@ impl Names {
             What::Ours(Kind::Table) => names("table", none, none),
             What::Ours(Kind::Bounce(_)) => names("bounce", none, none),
             What::Ours(Kind::Slice(_)) => names("slice", none, none),
+            What::Ours(Kind::Virtio(_)) => names("virtio", none, none),
+            What::Ours(Kind::DmaApi(_)) => names("dma-api", none, none),
             What::Ours(Kind::Control) => names("control", none, none),
             What::Ours(Kind::Raw) => names("raw", none, none),
             What::Ours(Kind::Nothing) => names("nothing", none, none),
