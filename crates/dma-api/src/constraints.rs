@@ -6,7 +6,8 @@ use ioatlas_dma::{iova::Limits, units::*};
 
 /// What all addresses within `limits` keep.
 pub(crate) fn of_limits(limits: &Limits) -> DmaConstraints {
-    let last = |end: IovaPage| end.0.saturating_mul(GRANULE).wrapping_sub(1);
+    let bytes = |end: IovaPage| end.0.checked_mul(GRANULE);
+    let last = |end| bytes(end).map_or(u64::MAX, |bytes| bytes.saturating_sub(1));
     let constraints = DmaConstraints::new(limits.end.map_or(u64::MAX, last));
     let boundary = limits
         .boundary_lg2

@@ -13,6 +13,8 @@ pub struct Device {
     phys: Box<dyn Fn(NonNull<u8>) -> PhysAddr + Send + Sync>,
 }
 
+const NOT_COHERENT: &str = "devices that are not coherent with the CPU's caches are not handled";
+
 impl Device {
     /// The device that `client` is of.
     ///
@@ -45,8 +47,12 @@ impl Device {
     /// The same, with a further client of the same [`Dma`], which serves what those before do not:
     /// of tighter limits, for drivers that say how far some of their addresses may reach; or that
     /// bounces always, for buffers that are not aligned as their driver asks.
+    ///
+    /// # Safety
+    /// It is of the same [`Dma`], and what [`new`](Self::new) asks for where buffers are mapped
+    /// directly is true of this client, too.
     #[must_use]
-    pub fn or(mut self, client: impl Into<AnyClient>) -> Self {
+    pub unsafe fn or(mut self, client: impl Into<AnyClient>) -> Self {
         self.clients.push(client.into());
         self
     }
@@ -96,10 +102,7 @@ impl Device {
         coherency: DmaCoherency,
         to: SyncFor,
     ) {
-        assert!(
-            coherency == DmaCoherency::Coherent,
-            "devices that are not coherent with the CPU's caches are not handled"
-        );
+        assert!(coherency == DmaCoherency::Coherent, "{NOT_COHERENT}");
         match (direction, to) {
             // no byte goes that way, which drivers ask for all the same
             (DmaDirection::ToDevice, SyncFor::Cpu)
@@ -182,6 +185,9 @@ impl DmaOp for Device {
     /// # Errors
     /// What the address of the last client does not keep, or [`DmaError::NoMemory`] for any other
     /// reason that it has not to map the buffer. Nothing is mapped then.
+    ///
+    /// # Panics
+    /// If an invalidation failed on the way: the device may still reach the buffer then.
     unsafe fn map_streaming(
         &self,
         constraints: DmaConstraints,
@@ -196,9 +202,17 @@ impl DmaOp for Device {
         for client in &self.clients {
             // SAFETY: until it is unmapped the buffer is the device's, by the caller. What holds
             // later was promised with `phys`.
-            let Ok(iova) = (unsafe { client.map_raw(buffer, direction, &self.phys) }) else {
-                why = DmaError::NoMemory;
-                continue;
+            let iova = match unsafe { client.map_raw(buffer, direction, &self.phys) } {
+                Ok(iova) => iova,
+                Err(error) => {
+                    let left = match &error {
+                        RawDmaError::Map(error) => error.is_reached_still(),
+                        error => matches!(error, RawDmaError::Unmap(_)),
+                    };
+                    assert!(!left, "a buffer of {size} bytes was left mapped: {error}");
+                    why = DmaError::NoMemory;
+                    continue;
+                }
             };
             match constraints::check(&constraints, iova, size.get()) {
                 Ok(()) => {
@@ -209,8 +223,10 @@ impl DmaOp for Device {
                 Err(error) => why = error,
             }
             let len = ByteCount(size.get() as u64);
-            // the device never had its address
-            let _ = client.unmap_raw_unsynced(iova, len, direction);
+            let unmapped = client.unmap_raw_unsynced(iova, len, direction);
+            if let Err(error) = unmapped {
+                panic!("a buffer of {len} bytes was left mapped at {iova}: {error}");
+            }
         }
         Err(why)
     }
@@ -230,6 +246,19 @@ impl DmaOp for Device {
     }
 
     /// # Panics
+    /// It is for devices that are not coherent, which are not handled.
+    fn sync_alloc_for_device(&self, _: &DmaAllocHandle, _: usize, _: usize, _: DmaDirection) {
+        panic!("{NOT_COHERENT}");
+    }
+    /// # Panics
+    /// As [`sync_alloc_for_device`](Self::sync_alloc_for_device).
+    fn sync_alloc_for_cpu(&self, _: &DmaAllocHandle, _: usize, _: usize, _: DmaDirection) {
+        panic!("{NOT_COHERENT}");
+    }
+
+    /// Nothing is looked at where the device only writes.
+    ///
+    /// # Panics
     /// If the device does not map such a buffer, or the range is not within it; or for a device
     /// that is not coherent.
     fn sync_map_for_device(
@@ -243,6 +272,8 @@ impl DmaOp for Device {
         self.sync(handle, offset, size, direction, coherency, SyncFor::Device);
     }
 
+    /// Nothing is looked at where the device only reads.
+    ///
     /// # Panics
     /// As [`sync_map_for_device`](Self::sync_map_for_device).
     fn sync_map_for_cpu(

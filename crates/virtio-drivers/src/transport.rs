@@ -8,7 +8,7 @@
 //! it demands is in the `Hal`.
 
 use crate::device::Device;
-use core::fmt;
+use core::{fmt, hint::spin_loop};
 use virtio_drivers::{PhysAddr, Result, transport::*};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -23,7 +23,8 @@ const ACCESS_PLATFORM: u64 = 1 << 33;
 /// device is reset, and whatever it has still is unshared: no byte is copied then.
 ///
 /// # Panics
-/// Dropping it panics where an invalidation failed: the device may still reach a buffer.
+/// Dropping it panics where an invalidation failed, for the device may still reach a buffer; so a
+/// program that unwinds already is aborted.
 #[derive(Debug)]
 pub struct Translated<T: Transport> {
     transport: T,
@@ -37,8 +38,9 @@ impl Device {
     /// The transport of a driver of this device, which leads to `transport`, and tells the device
     /// that its addresses are translated. Where the driver goes it ends all that is shared.
     ///
-    /// There is one at a time, since a device has one driver, and the client is no other device's:
-    /// clones of a client are the same one.
+    /// There is one at a time, since a device has one driver: where a second one is made before the
+    /// first is dropped, dropping that resets the device, and ends what the second has shared. No
+    /// other device has the client, or a clone of it, for the same reason.
     ///
     /// # Errors
     /// [`BypassError`], where the device does not offer that: no IOVA may be given to it.
@@ -57,6 +59,10 @@ impl Device {
 impl<T: Transport> Drop for Translated<T> {
     fn drop(&mut self) {
         self.transport.set_status(DeviceStatus::empty());
+        // until then it may write what it has (Virtio 1.2, §4.1.4.3)
+        while self.transport.get_status() != DeviceStatus::empty() {
+            spin_loop();
+        }
         self.device.unshare_all();
     }
 }

@@ -115,6 +115,11 @@ fn nothing_is_allocated_for_devices_that_are_not_coherent() {
     let driver = DeviceDma::new(info, rig.device());
     let refused = driver.coherent_array_zero::<u64>(10).err();
     assert_eq!(refused, Some(DmaError::NoMemory));
+    let direction = DmaDirection::ToDevice;
+    let array = driver.contiguous_array_zero::<u8>(10, direction).unwrap();
+    let said = panics(|| array.prepare_for_device(0..10));
+    assert!(said.contains("not coherent"), "{said}");
+    drop(array);
     rig.end();
 }
 

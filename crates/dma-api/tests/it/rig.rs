@@ -75,7 +75,8 @@ impl Rig {
         // tests that reach a buffer that is mapped do so by the unit. What the device could do
         // beside a buffer no test has it do.
         let device = unsafe { Device::new(clients.next().unwrap(), phys) };
-        let device = clients.fold(device, Device::or);
+        // SAFETY: as above; all are of one `Dma`.
+        let device = clients.fold(device, |device, client| unsafe { device.or(client) });
         Rig {
             machine,
             dma,

@@ -9,10 +9,10 @@
 //! Guards ([`Mapped`], [`MappedSlice`]) end by such a call whatever they are of, and so have no
 //! such types either.
 
-use super::{coherent::Shared, map::reached_still, mapping::Seen, slice::Copied, *};
+use super::{coherent::Shared, mapping::Seen, slice::Copied, *};
 use crate::{
     bounce::{Buffer, ReturnError},
-    domain::MapError,
+    domain::{MapError, UnmapError},
     units::*,
 };
 use alloc::boxed::Box;
@@ -84,6 +84,12 @@ trait Maps: Ends {
         direction: Option<Direction>,
     ) -> Result<(), RawDmaError>;
     fn unmap_raw_all(&self) -> Result<(), RawDmaError>;
+    /// [`Client::end_unsynced`] of a mapping of `list`.
+    fn end_unsynced(
+        &self,
+        mapping: DmaMapping<()>,
+        list: &[PhysRange],
+    ) -> Result<(), DmaUnmapError<()>>;
     fn sync_raw(
         &self,
         iova: Iova,
@@ -104,17 +110,25 @@ trait Maps: Ends {
     ) -> Result<(), RawDmaError>;
 }
 
+fn with_list(mapping: DmaMapping<()>, list: &[PhysRange]) -> DmaMapping<Lent<&[PhysRange]>> {
+    mapping.of(ManuallyDrop::new(Lent::ours(list)))
+}
+
+/// Its owner has the list.
+fn without_list<L>(ended: Result<L, DmaUnmapError<L>>) -> Result<(), DmaUnmapError<()>> {
+    match ended {
+        Ok(_) => Ok(()),
+        Err(DmaUnmapError::Foreign(mapping)) => {
+            Err(DmaUnmapError::Foreign(Box::new(mapping.bare().1)))
+        }
+        Err(DmaUnmapError::Direct(error)) => Err(DmaUnmapError::Direct(error)),
+        Err(DmaUnmapError::NotMemory(hole)) => Err(hole.into()),
+    }
+}
+
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Ends for Client<P, T, D> {
     fn end(&self, mapping: DmaMapping<()>, list: &[PhysRange]) -> Result<(), DmaUnmapError<()>> {
-        let mapping = mapping.of(ManuallyDrop::new(Lent::ours(list)));
-        match self.unmap(mapping) {
-            Ok(_) => Ok(()),
-            Err(DmaUnmapError::Foreign(mapping)) => {
-                Err(DmaUnmapError::Foreign(Box::new(mapping.bare().1)))
-            }
-            Err(DmaUnmapError::Direct(error)) => Err(DmaUnmapError::Direct(error)),
-            Err(DmaUnmapError::NotMemory(hole)) => Err(hole.into()),
-        }
+        without_list(self.unmap(with_list(mapping, list)))
     }
     fn end_copy(&self, copy: &Copied, buffer: Buffer, into: &mut [u8]) -> Result<(), ReturnError> {
         Client::end_copy(self, copy, buffer, into)
@@ -178,6 +192,13 @@ where
     }
     fn unmap_raw_all(&self) -> Result<(), RawDmaError> {
         Client::unmap_raw_all(self)
+    }
+    fn end_unsynced(
+        &self,
+        mapping: DmaMapping<()>,
+        list: &[PhysRange],
+    ) -> Result<(), DmaUnmapError<()>> {
+        without_list(Client::end_unsynced(self, with_list(mapping, list)))
     }
     fn sync_raw(
         &self,
@@ -303,7 +324,7 @@ impl AnyClient {
         match self.0.map(list.segments(), direction, attrs) {
             Ok(mapping) => Ok(mapping.of(list)),
             Err(error) => {
-                if !reached_still(&error) {
+                if !error.is_reached_still() {
                     drop(ManuallyDrop::into_inner(list));
                 }
                 Err(error)
@@ -468,6 +489,19 @@ impl AnyClient {
     ) -> Result<(), RawDmaError> {
         // SAFETY: the caller's promise.
         unsafe { self.0.free_raw(iova, at, pages) }
+    }
+
+    /// Ends what the driver was not told of, and brings nothing back. Where that fails a device may
+    /// reach the list still, so what owns it is never dropped.
+    pub(super) fn undo<L: DmaBuffer>(&self, mapping: DmaMapping<L>) -> Result<(), UnmapError> {
+        let (list, mapping) = mapping.bare();
+        match self.0.end_unsynced(mapping, list.segments()) {
+            Err(DmaUnmapError::Direct(error)) => Err(error),
+            _ => {
+                drop(ManuallyDrop::into_inner(list));
+                Ok(())
+            }
+        }
     }
 
     /// As [`Client::unmap`].

@@ -3,7 +3,7 @@
 
 use super::{DmaMapping, Lent};
 use crate::{
-    bounce::{BounceError, Span},
+    bounce::{BounceError, Lack, Span},
     domain::{BufferError, Lost, MapError, UnmapError},
     platform::NotMemoryError,
     units::*,
@@ -14,8 +14,9 @@ use core::fmt;
 /// Why a list was not mapped. Nothing is, then.
 ///
 /// Where an invalidation failed ([`MapError::Invalidate`], or of a mapping for one use
-/// [`Lack::Invalidate`](super::Lack::Invalidate)), a device may still reach what was made of it:
-/// what owns the list is never dropped then, and the buffer must not be used again.
+/// [`Lack::Invalidate`]; [`is_reached_still`](Self::is_reached_still)), a device may still reach
+/// what was made of it: what owns the list is never dropped then, and the buffer must not be used
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DmaMapError {
@@ -43,6 +44,18 @@ pub enum DmaMapError {
         /// Bytes of the whole list.
         len: ByteCount,
     },
+}
+
+impl DmaMapError {
+    /// Whether a device may reach the list still: what was made of it was undone, but perhaps not
+    /// flushed.
+    pub fn is_reached_still(&self) -> bool {
+        match self {
+            DmaMapError::Direct(MapError::Invalidate(_)) => true,
+            DmaMapError::NoSpace(none) => matches!(none.single_use, Lack::Invalidate(_)),
+            _ => false,
+        }
+    }
 }
 
 /// Why an unmap failed.

@@ -184,7 +184,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 timed,
             }),
             Err(error) => {
-                if !reached_still(&error) {
+                if !error.is_reached_still() {
                     drop(ManuallyDrop::into_inner(list));
                 }
                 Err(error)
@@ -335,7 +335,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             }
             Plan::Split => match self.map_split(pool, job) {
                 // undone and not flushed, the list is lost: it must not come back after a copy
-                Err(error) if reached_still(&error) => Err(error),
+                Err(error) if error.is_reached_still() => Err(error),
                 Err(DmaMapError::NoSpace(_)) => {
                     self.bounce(pool, job, Otherwise::Fail) // a chunk may have room
                 }
@@ -410,7 +410,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         };
         mapped.map_err(|error| {
             pool.count(p, Step::NoSpace);
-            match reached_still(&error) {
+            match error.is_reached_still() {
                 true => error,
                 false => none.into(),
             }
@@ -501,16 +501,6 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             len,
             direction,
         }
-    }
-}
-
-/// Whether a device may reach the list after a map that failed so: what was made of it was undone,
-/// but perhaps not flushed.
-pub(super) fn reached_still(error: &DmaMapError) -> bool {
-    match error {
-        DmaMapError::Direct(MapError::Invalidate(_)) => true,
-        DmaMapError::NoSpace(none) => matches!(none.single_use, Lack::Invalidate(_)),
-        _ => false,
     }
 }
 

@@ -150,12 +150,15 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         Ok(())
     }
 
-    /// Ends whatever this client, or a clone of it, has given up and that lives still, and brings
-    /// nothing back: for an interface whose drivers go without ending it, after their device was
-    /// reset. Memory that was lent may be gone by then.
+    /// Ends whatever of its own this client, or a clone of it, has given up and that lives still,
+    /// and brings nothing back: for an interface whose drivers go without ending it, after their
+    /// device was reset. Memory that was lent may be gone by then.
+    ///
+    /// What is synchronised or given up meanwhile may live on. It looks at all places that there
+    /// are for mappings of the [`Dma`], a sixteenth of them under one lock.
     ///
     /// # Errors
-    /// The first [`RawDmaError::Unmap`]; all others were ended.
+    /// The first [`RawDmaError::Unmap`]; of the others, too, all were tried.
     pub fn unmap_raw_all(&self) -> Result<(), RawDmaError> {
         let mut ended = Ok(());
         for token in self.dma().raw.take_all(self.number(), self.key) {

@@ -16,25 +16,29 @@ fn segments(
 ) -> Result<RawList, NoMemory> {
     let (first, len) = (buffer.cast::<u8>(), buffer.len() as u64);
     let mut before = Vec::new();
-    let mut last = PhysRange::new(phys(first), ByteCount(0));
+    let mut last: Option<PhysRange> = None;
     let mut done = 0;
     while done < len {
         let at = first.map_addr(|start| start.saturating_add(done as usize));
         let rest_of_granule = GRANULE - at.addr().get() as u64 % GRANULE;
         let piece = PhysRange::new(phys(at), ByteCount(rest_of_granule.min(len - done)));
-        if last.end() == Some(piece.addr) {
-            last.len.0 += piece.len.0;
-        } else {
-            before.try_reserve(2).map_err(|_| NoMemory)?;
-            before.push(replace(&mut last, piece));
+        match &mut last {
+            Some(last) if last.end() == Some(piece.addr) => last.len.0 += piece.len.0,
+            Some(last) => {
+                before.try_reserve(2).map_err(|_| NoMemory)?;
+                before.push(replace(last, piece));
+            }
+            None => last = Some(piece),
         }
         done += piece.len.0;
     }
-    if before.is_empty() {
-        return Ok(RawList::One(last));
+    match last {
+        Some(last) if before.is_empty() => Ok(RawList::One(last)),
+        last => {
+            before.extend(last);
+            Ok(RawList::Many(before))
+        }
     }
-    before.push(last);
-    Ok(RawList::Many(before))
 }
 
 /// Whether the device has one segment right behind the other.
@@ -62,7 +66,10 @@ impl AnyClient {
     ///
     /// # Errors
     /// [`RawDmaError::Map`], with [`MapError::NoMemory`] where the heap has no memory to note the
-    /// mapping, and [`RawDmaError::NotInARow`]. Nothing is mapped then.
+    /// mapping, and [`RawDmaError::NotInARow`]: nothing is mapped then, and the buffer is as it was.
+    /// [`RawDmaError::Unmap`], where what was made of it could not be ended: as after a
+    /// [`DmaMapError`] that [may leave it](DmaMapError::is_reached_still) to the device, the buffer
+    /// must not be used again.
     ///
     /// # Safety
     /// * What `phys` says is true until the mapping has ended: the bytes of a granule lie there one
@@ -90,8 +97,11 @@ impl AnyClient {
                 Err(IntoRawError(mapping)) => (mapping, no_memory.into()),
             },
         };
-        let _ = self.unmap(mapping); // the device never had its address
-        Err(why)
+        // as if it had never been there: the device may have found it all the same
+        match self.undo(mapping) {
+            Ok(()) => Err(why),
+            Err(error) => Err(DmaUnmapError::Direct(error).into()),
+        }
     }
 }
 
@@ -99,7 +109,7 @@ impl AnyClient {
 mod tests {
     use super::*;
     use alloc::vec;
-    use core::num::NonZero;
+    use core::{cell::Cell, num::NonZero};
 
     fn buffer(at: usize, len: usize) -> NonNull<[u8]> {
         let first = NonNull::without_provenance(NonZero::new(at).unwrap());
@@ -110,7 +120,9 @@ mod tests {
     fn pieces_are_asked_for_by_granule_and_merged_where_they_adjoin() {
         // granules 4 to 8 lie in pages 14, 15, 9, 10 and 3
         let pages = [14, 15, 9, 10, 3];
+        let asked = Cell::new(0);
         let phys = |at: NonNull<u8>| {
+            asked.set(asked.get() + 1);
             let at = at.addr().get() as u64;
             PhysAddr(pages[(at / GRANULE - 4) as usize] * GRANULE + at % GRANULE)
         };
@@ -132,6 +144,10 @@ mod tests {
             let found = segments(buffer(at, len), phys).unwrap();
             let expected = ranges(&expected);
             assert_eq!(*found.as_ref(), expected, "{len:#x} bytes at {at:#x}");
+            let granules = (at + len - 1) / GRANULE as usize - at / GRANULE as usize + 1;
+            assert_eq!(asked.take(), granules, "{len:#x} bytes at {at:#x}");
         }
+        let nothing = segments(buffer(0x4000, 0), phys).unwrap();
+        assert!(nothing.as_ref().is_empty() && asked.get() == 0);
     }
 }

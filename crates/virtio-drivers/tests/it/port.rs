@@ -111,6 +111,8 @@ pub struct Virtio<M> {
     pub queues: [Option<Queue>; 2],
     /// The buffers of the last chain.
     pub last: Vec<Shared>,
+    /// Is told of resets.
+    pub on_reset: Option<Box<dyn Fn() + Send>>,
     model: M,
 }
 
@@ -191,6 +193,7 @@ impl<M: Model> Port<M> {
             status: DeviceStatus::empty(),
             queues: [None; 2],
             last: Vec::new(),
+            on_reset: None,
             model,
         })))
     }
@@ -226,6 +229,9 @@ impl<M: Model> Transport for Port<M> {
             return; // it is left as it is, as QEMU does
         }
         device.status = status;
+        if let Some(told) = device.on_reset.as_ref().filter(|_| status.is_empty()) {
+            told();
+        }
     }
     fn set_guest_page_size(&mut self, _: u32) {}
     fn requires_legacy_layout(&self) -> bool {

@@ -7,6 +7,7 @@ use crate::port::*;
 use crate::setup::*;
 use ioatlas_dma::{dma_api::Placement, units::*};
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use virtio_drivers::device::{console::VirtIOConsole, net::VirtIONet};
 use virtio_drivers::transport::DeviceType;
 
@@ -135,10 +136,7 @@ fn a_console_echoes() {
 /// The driver frees the buffers that it had given the card to receive into, and ends none of them.
 #[test]
 fn what_a_driver_leaves_with_its_device_is_blocked() {
-    for protection in [
-        Protection::strict(Placement::Never),
-        Protection::strict(UNTRUSTED),
-    ] {
+    for protection in protections() {
         let setup = setup(protection);
         let driver = card_driver(&setup);
         let queue = setup.port.device().queues[0].unwrap();
@@ -153,12 +151,22 @@ fn what_a_driver_leaves_with_its_device_is_blocked() {
         for at in &posted {
             setup.port.device().write(*at, &[0xee]).unwrap();
         }
-        assert_eq!(setup.dma.raw_mappings(), RECEIVE);
+        let (dma, at_reset) = (setup.dma.clone(), Arc::new(Mutex::new(None)));
+        let told = at_reset.clone();
+        let tell = move || *told.lock().unwrap() = Some(dma.raw_mappings());
+        setup.port.device().on_reset = Some(Box::new(tell));
         drop(driver);
+        setup.port.device().on_reset = None;
+        let left = *at_reset.lock().unwrap();
+        assert_eq!(left, Some(RECEIVE), "P1: reset before: {protection:?}");
         assert_eq!(setup.dma.raw_mappings(), 0, "P1: {protection:?}");
-        let is_blocked = |at| setup.port.device().write(at, &[0xee]).is_err();
         if protection.placement == Placement::Never {
-            assert!(posted.iter().all(|at| is_blocked(*at)), "P1");
+            setup.domain().flush().unwrap();
+            let is_blocked = |at| setup.port.device().write(at, &[0xee]).is_err();
+            assert!(
+                posted.iter().all(|at| is_blocked(*at)),
+                "P1: {protection:?}"
+            );
         }
         // and the next driver begins anew
         let mut driver = card_driver(&setup);

@@ -191,6 +191,8 @@ fn what_is_mapped_by_its_pointer_is_in_a_row_to_the_device() {
             let pieces = offset as u64 / GRANULE != (offset + len - 1) as u64 / GRANULE;
             if placement == Placement::SingleUse && pieces {
                 assert_eq!(mapped, Err(RawDmaError::NotInARow), "{what}");
+                let untouched = rig.peek(memory, 3 * GRANULE as usize);
+                assert!(untouched.iter().all(|byte| *byte == 7), "P7: {what}");
                 continue;
             }
             let iova = mapped.expect(&what);
@@ -381,6 +383,29 @@ fn an_owner_outlives_an_unmap_that_was_not_flushed() {
         matches!(error, Some(MapError::NoFrameRun { .. })),
         "{error:?}"
     );
+}
+
+/// The buffer was not mapped, and may be reached all the same.
+#[test]
+fn a_map_by_its_pointer_that_is_not_undone_says_so() {
+    for fails in [true, false] {
+        let rig = patchy::Rig::new(PolicyConfig::Strict);
+        let pages = [0; 2].map(|_| rig.p.frame_alloc().expect("memory").page());
+        let any = AnyClient::from(rig.client(Placement::SingleUse));
+        let phys = |at: NonNull<u8>| match at.addr().get() as u64 {
+            at if at < 2 * GRANULE => PhysAddr(pages[1].addr().0 + at - GRANULE),
+            at => PhysAddr(pages[0].addr().0 + at - 2 * GRANULE),
+        };
+        let first = NonNull::without_provenance(NonZero::new(0x1000).unwrap());
+        let buffer = NonNull::slice_from_raw_parts(first, 0x2000);
+        rig.fail(fails);
+        // SAFETY: no device runs.
+        let refused = unsafe { any.map_raw(buffer, Direction::FromDevice, phys) };
+        rig.fail(false);
+        let says_so = matches!(refused, Err(RawDmaError::Unmap(DmaUnmapError::Direct(_))));
+        let is_undone = refused == Err(RawDmaError::NotInARow);
+        assert_eq!((says_so, is_undone), (fails, !fails), "P1: {refused:?}");
+    }
 }
 
 /// A guard's error is counted where the client is.
