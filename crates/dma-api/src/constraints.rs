@@ -9,11 +9,8 @@ pub(crate) fn of_limits(limits: &Limits) -> DmaConstraints {
     let bytes = |end: IovaPage| end.0.checked_mul(GRANULE);
     let last = |end| bytes(end).map_or(u64::MAX, |bytes| bytes.saturating_sub(1));
     let constraints = DmaConstraints::new(limits.end.map_or(u64::MAX, last));
-    let boundary = limits
-        .boundary_lg2
-        .and_then(|lg2| usize::try_from(GRANULE).ok()?.checked_shl(lg2))
-        .filter(|boundary| *boundary > 0);
-    match boundary {
+    let bytes = |pages_lg2| 1_usize.checked_shl(GRANULE_LG2.saturating_add(pages_lg2));
+    match limits.boundary_lg2.and_then(bytes) {
         Some(boundary) => constraints.with_boundary(boundary),
         None => constraints,
     }

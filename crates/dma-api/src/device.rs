@@ -103,13 +103,12 @@ impl Device {
         to: SyncFor,
     ) {
         assert!(coherency == DmaCoherency::Coherent, "{NOT_COHERENT}");
-        match (direction, to) {
-            // no byte goes that way, which drivers ask for all the same
-            (DmaDirection::ToDevice, SyncFor::Cpu)
-            | (DmaDirection::FromDevice, SyncFor::Device) => {
-                return;
-            }
-            _ => {}
+        let no_byte_goes = matches!(
+            (direction, to),
+            (DmaDirection::ToDevice, SyncFor::Cpu) | (DmaDirection::FromDevice, SyncFor::Device)
+        );
+        if no_byte_goes {
+            return; // drivers ask for it all the same
         }
         let iova = Iova(handle.dma_addr().as_u64());
         let span = Span::new(ByteCount(offset as u64), ByteCount(size as u64));

@@ -107,8 +107,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What a kernel implements is in [`dma::platform`]; `virtio_drivers` and `dma_api` have programs for drivers of
-//! that crate, `vhost` that of a vhost-user device.
+//! What a kernel implements is in [`dma::platform`]; `virtio_drivers` and `dma_api` have programs
+//! for drivers of that crate, `vhost` that of a vhost-user device.
 #![no_std]
 #![forbid(unsafe_code)]
 

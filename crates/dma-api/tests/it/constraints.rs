@@ -59,7 +59,7 @@ fn a_client_of_one_device_keeps_its_mask() {
     }
 }
 
-/// Whoever has only clients that do not keep it is told so.
+/// Without such a client the driver has an error.
 #[test]
 fn the_client_that_keeps_a_mask_serves() {
     for placement in PLACEMENTS {

@@ -9,6 +9,8 @@ mod failures;
 #[path = "../../../virtio-drivers/tests/it/platform.rs"]
 mod platform;
 mod rig;
+#[path = "../../../virtio-drivers/tests/it/soft.rs"]
+mod soft;
 mod streaming;
 #[path = "../../../virtio-drivers/tests/it/window.rs"]
 mod window;

@@ -2,17 +2,15 @@
 //! A machine with a device, and the end of it, by which everything must be back.
 
 use crate::platform::{Process, phys};
+use crate::soft::{FRAMES, SoftDma, end_domain, end_machine, machine};
+pub use crate::soft::{deferred, strict};
 use dma_api::DeviceDma;
-use ioatlas_dma::{dma_api::*, domain::*, table::fmt::VtdSecond48, translator::Paged, units::*};
+use ioatlas_dma::{dma_api::*, domain::DomainConfig, table::fmt::VtdSecond48, units::*};
 use ioatlas_dma_api::Device;
-use ioatlas_viommu::machine::{Driver, Geometry, Machine, TransferError, UnitConfig};
+use ioatlas_viommu::machine::{Machine, TransferError};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-type Tables = Paged<Process, VtdSecond48, Arc<Driver<Process>>>;
-
-/// 64 MiB.
-const FRAMES: u64 = 16 << 10;
 const SOURCE: SourceId = SourceId(0x20);
 
 pub const PAGE: usize = GRANULE as usize;
@@ -32,17 +30,8 @@ pub const PLACEMENTS: [Placement; 4] = [
 /// A machine, and one device with its domain.
 pub struct Rig {
     machine: Arc<Machine<Process>>,
-    pub dma: Arc<Dma<Process, Tables>>,
+    pub dma: Arc<SoftDma>,
     device: &'static Device,
-}
-
-pub fn strict() -> DomainConfig {
-    DomainConfig::default()
-}
-
-pub fn deferred() -> DomainConfig {
-    let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
-    DomainConfig::new(AllocatorConfig::Magazine(Default::default()), policy)
 }
 
 pub fn placed(placement: Placement) -> ClientConfig {
@@ -64,9 +53,7 @@ impl Rig {
         clients: &[ClientConfig],
         phys: impl Fn(NonNull<u8>) -> PhysAddr + Send + Sync + 'static,
     ) -> Self {
-        let memory = Arc::new(Process::new(FRAMES));
-        let machine = Machine::new(memory, &UnitConfig::new(Geometry::VTD_48)).unwrap();
-        let machine = Arc::new(machine);
+        let machine = machine(FRAMES);
         let domain = machine.domain::<VtdSecond48>(domain).unwrap();
         domain.attach(SOURCE).unwrap();
         let dma = Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()));
@@ -127,27 +114,7 @@ impl Rig {
         } = self;
         // SAFETY: it was leaked by `of`, and no driver has the reference any more.
         drop(unsafe { Box::from_raw(ptr::from_ref(device).cast_mut()) });
-        assert_eq!(
-            (dma.raw_mappings(), dma.drop_errors()),
-            (0, 0),
-            "P10: all was unmapped"
-        );
-        dma.audit().unwrap();
-        let domain = dma.domain().clone();
-        drop(Arc::into_inner(dma).expect("nothing else has it")); // with its pools
-        domain.flush().unwrap();
-        let audit = domain.audit().unwrap();
-        assert_eq!(audit.census.pages, PageCount(0), "P10: {audit:?}");
-        assert_eq!(audit.stats.live, PageCount(0), "P10: {audit:?}");
-        assert_eq!(
-            audit.stats.quarantined,
-            Default::default(),
-            "P10: {audit:?}"
-        );
-        drop(Arc::into_inner(domain).expect("nothing else has it"));
-        let memory = machine.platform().clone();
-        let machine = Arc::into_inner(machine).expect("nothing else has the machine");
-        machine.shut_down().unwrap();
-        assert_eq!(memory.frames_in_use(), 0, "P10: all frames are back");
+        end_domain(dma);
+        end_machine(machine);
     }
 }

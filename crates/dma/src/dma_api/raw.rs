@@ -4,7 +4,8 @@
 //! [`Client::into_raw`] keeps a mapping's token in a table by its IOVA, and [`Client::unmap_raw`]
 //! takes it out again if address and length are what they were, and the direction where the
 //! interface has one; so a second unmap finds nothing, and a wrong one changes nothing.
-//! [`AnyClient::map_raw`] does both, mapping and giving up, for a buffer that is named by a pointer.
+//! [`AnyClient::map_raw`] does both, mapping and giving up, for a buffer that is named by a
+//! pointer.
 //!
 //! Locking: that of the table (`raw_table`); nothing is mapped, copied or unmapped under it.
 
@@ -82,7 +83,7 @@ pub enum RawDmaError {
         /// The direction that the caller gave.
         given: Direction,
     },
-    /// It cannot be mapped. Nothing was changed.
+    /// It cannot be mapped, as the error says; nothing is.
     #[error(transparent)]
     Map(#[from] DmaMapError),
     /// The domain maps the segments of a list otherwise than one behind the other
@@ -90,7 +91,7 @@ pub enum RawDmaError {
     /// buffer has several. Nothing was changed.
     #[error("the domain does not map the segments of a buffer in a row")]
     NotInARow,
-    /// The mapping was found, and ending it failed.
+    /// The mapping was found, or is one that cannot be given up, and ending it failed.
     #[error(transparent)]
     Unmap(#[from] DmaUnmapError<Lent<RawList>>),
     /// The array was found, and an invalidation failed: its memory is never used again.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Buffers of the address API that are contiguous to the CPU: mapped so that they are to the device.
+//! Buffers of the address API that are contiguous to the CPU: mapped so that they are to the
+//! device.
 //!
 //! Interfaces that were made for physical addresses name a buffer by the CPU's pointer, and have
 //! one address for it. In physical memory it may lie in pieces.
@@ -66,8 +67,8 @@ impl AnyClient {
     ///
     /// # Errors
     /// [`RawDmaError::Map`], with [`MapError::NoMemory`] where the heap has no memory to note the
-    /// mapping, and [`RawDmaError::NotInARow`]: nothing is mapped then, and the buffer is as it was.
-    /// [`RawDmaError::Unmap`], where what was made of it could not be ended: as after a
+    /// mapping, and [`RawDmaError::NotInARow`]: nothing is mapped then, and the buffer is as it
+    /// was. [`RawDmaError::Unmap`], where what was made of it could not be ended: as after a
     /// [`DmaMapError`] that [may leave it](DmaMapError::is_reached_still) to the device, the buffer
     /// must not be used again.
     ///

@@ -5,7 +5,8 @@
 use crate::disk::SECTOR;
 use crate::platform::phys;
 use crate::port::{ACCESS_PLATFORM, VERSION_1};
-use crate::setup::{FirstHal, MODERN, Protection, Setup, machine};
+use crate::setup::{FirstHal, MODERN, Protection, Setup};
+use crate::soft::machine;
 use crate::window::Window;
 use ioatlas_dma::{dma_api::Placement, domain::ListOrder, units::*};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -9,5 +9,6 @@ mod port;
 mod protection;
 mod requests;
 mod setup;
+mod soft;
 mod window;
 mod wire;

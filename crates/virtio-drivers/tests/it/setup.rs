@@ -7,8 +7,9 @@
 use crate::disk::Disk;
 use crate::platform::{Process, phys};
 use crate::port::{ACCESS_PLATFORM, Model, Port, VERSION_1};
-use ioatlas_dma::{dma_api::*, domain::*, table::fmt::VtdSecond48, translator::Paged, units::*};
-use ioatlas_viommu::machine::{Driver, Geometry, Machine, SoftDomain, UnitConfig};
+use crate::soft::*;
+use ioatlas_dma::{dma_api::*, domain::DomainConfig, table::fmt::VtdSecond48, units::*};
+use ioatlas_viommu::machine::{Machine, SoftDomain};
 use ioatlas_virtio_drivers::{Device, Translated, hal};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -22,12 +23,7 @@ thread_local! {
 hal!(pub FirstHal, || FIRST.get().expect("the test has made it"));
 hal!(pub SecondHal, || SECOND.get().expect("the test has made it"));
 
-/// The translator of a software domain.
-type Tables = Paged<Process, VtdSecond48, Arc<Driver<Process>>>;
-pub type SoftDma = Dma<Process, Tables>;
-
-/// What most tests have: 64 MiB of frames, a disk that knows what drivers know.
-pub const FRAMES: u64 = 16 << 10;
+/// What drivers know.
 pub const MODERN: u64 = VERSION_1 | ACCESS_PLATFORM;
 
 /// Buffers of up to 9 pages, so that some have whole granules within, are bounced up to 2.
@@ -54,21 +50,15 @@ impl Protection {
     pub fn strict(placement: Placement) -> Self {
         Protection {
             placement,
-            domain: DomainConfig::default(),
+            domain: strict(),
         }
     }
     pub fn deferred(placement: Placement) -> Self {
-        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
         Protection {
             placement,
-            domain: DomainConfig::new(AllocatorConfig::Magazine(Default::default()), policy),
+            domain: deferred(),
         }
     }
-}
-
-pub fn machine(frames: u64) -> Arc<Machine<Process>> {
-    let memory = Arc::new(Process::new(frames));
-    Arc::new(Machine::new(memory, &UnitConfig::new(Geometry::VTD_48)).unwrap())
 }
 
 impl Setup {
@@ -176,11 +166,7 @@ impl<M: Model> Setup<M> {
 
     /// Ends all of it after the drivers are dropped: nothing is mapped, and no frame taken.
     pub fn end(self) {
-        let machine = self.end_disk();
-        let memory = machine.platform().clone();
-        let machine = Arc::into_inner(machine).expect("nothing else has the machine");
-        machine.shut_down().unwrap();
-        assert_eq!(memory.frames_in_use(), 0);
+        end_machine(self.end_disk());
     }
 
     /// Ends the device and its domain, and leaves the machine.
@@ -196,16 +182,7 @@ impl<M: Model> Setup<M> {
         SECOND.set(None);
         // SAFETY: it was leaked by `with`, and nothing has the reference any more.
         drop(unsafe { Box::from_raw(ptr::from_ref(device).cast_mut()) });
-        assert_eq!((dma.raw_mappings(), dma.drop_errors()), (0, 0));
-        dma.audit().unwrap();
-        let domain = dma.domain().clone();
-        drop(Arc::into_inner(dma).expect("nothing else has it")); // with its pools
-        domain.flush().unwrap();
-        let audit = domain.audit().unwrap();
-        assert_eq!(audit.census.pages, PageCount(0), "{audit:?}");
-        assert_eq!(audit.stats.live, PageCount(0), "{audit:?}");
-        assert_eq!(audit.stats.quarantined, Default::default(), "{audit:?}");
-        drop(Arc::into_inner(domain).expect("nothing else has it"));
+        end_domain(dma);
         machine
     }
 }

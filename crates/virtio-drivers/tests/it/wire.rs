@@ -5,6 +5,7 @@
 use crate::platform::phys;
 use crate::port::*;
 use crate::setup::*;
+use crate::soft::{FRAMES, machine};
 use ioatlas_dma::{dma_api::Placement, units::*};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

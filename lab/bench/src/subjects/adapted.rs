@@ -2,19 +2,16 @@
 //! What drivers of other crates pay for a buffer: by the `Hal` of virtio-drivers, and by dma-api.
 //! As [`Bounced`](super::Bounced), so that the difference to that is the adapters'.
 
-use super::{bounced, bounced::LEN};
+use super::bounced::{BUFFERS, LEN, client};
 use crate::{Failure, Subject, bounce::Way, platform::Slots};
 use dma_api::{DeviceDma, DmaDirection, StreamingMap};
-use ioatlas_dma::{dma_api::Client, platform::ContiguousMemory, units::*};
+use ioatlas_dma::{platform::ContiguousMemory, units::*};
 use ioatlas_dma_api::dma_api;
 use ioatlas_host::Host;
 use ioatlas_virtio_drivers::{Device, virtio_drivers::BufferDirection};
 use std::ptr::NonNull;
 use std::slice::from_raw_parts_mut;
 use std::sync::Arc;
-
-/// A thread's buffers.
-const BUFFERS: usize = 2048;
 
 type Bytes = &'static mut [u8];
 
@@ -28,7 +25,7 @@ struct Memory {
 impl Memory {
     fn new(platform: Arc<Host>) -> Result<Self, Failure> {
         let some = platform.frames_alloc(PageCount(1));
-        let some = some.ok_or(Failure::new("a platform without contiguous memory"))?;
+        let some = some.ok_or_else(|| Failure::new("a platform without contiguous memory"))?;
         let (at, phys) = (platform.frames_ptr(&some), some.run().first.addr());
         let to_phys = phys.0.wrapping_sub(at.addr().get() as u64);
         Ok(Memory { platform, to_phys })
@@ -43,9 +40,9 @@ impl Memory {
     #[allow(unsafe_code)] // memory of the arena becomes slices
     fn buffers(&self) -> Vec<Bytes> {
         self.platform.enter();
-        let len = BUFFERS * LEN as usize;
-        let pages = PageCount(len as u64).0.div_ceil(GRANULE);
-        let run = self.platform.frames_alloc(PageCount(pages));
+        let len = (BUFFERS * LEN) as usize;
+        let pages = PageCount((BUFFERS * LEN).div_ceil(GRANULE));
+        let run = self.platform.frames_alloc(pages);
         let run = run.expect("memory for the buffers of two threads");
         // SAFETY: so many bytes are there, of this call alone, and are never freed.
         let bytes = unsafe { from_raw_parts_mut(self.platform.frames_ptr(&run).as_ptr(), len) };
@@ -68,7 +65,7 @@ impl VirtioShares {
     #[allow(unsafe_code)] // a promise
     pub fn new(platform: Arc<Host>, way: Way) -> Result<Self, Failure> {
         let memory = Memory::new(platform.clone())?;
-        let client: Client<_, _> = bounced::client(platform)?;
+        let client = client(platform)?;
         let none = |_, _| panic!("there are no registers");
         // SAFETY: the buffers are of the arena, whose addresses these are; no device runs.
         let device = unsafe { Device::new(client, memory.phys(), none) };
@@ -130,7 +127,7 @@ impl StreamingMaps {
     #[allow(unsafe_code)] // a promise
     pub fn new(platform: Arc<Host>, way: Way) -> Result<Self, Failure> {
         let memory = Memory::new(platform.clone())?;
-        let client: Client<_, _> = bounced::client(platform)?;
+        let client = client(platform)?;
         // SAFETY: as above.
         let device = unsafe { ioatlas_dma_api::Device::new(client, memory.phys()) };
         let direction = match way.direction() {

@@ -24,7 +24,7 @@ pub(super) const LEN: u64 = 64;
 /// Slots, of a page each: more than any pattern that is counted has in flight.
 const SLOTS: u32 = 2048;
 /// A thread's buffers; a power of two.
-const BUFFERS: u64 = 2048;
+pub(super) const BUFFERS: u64 = 2048;
 const THREADS: u64 = 2;
 
 /// Pools over real tables, under a unit that caches nothing. Pairs are `map_single`

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation,
-//! the same by adapters of other crates, mappings by their addresses; a software unit's invalidation, and nothing at all.
+//! the same by adapters of other crates, mappings by their addresses; a software unit's
+//! invalidation, and nothing at all.
 
 mod adapted;
 mod addressed;

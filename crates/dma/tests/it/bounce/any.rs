@@ -186,7 +186,8 @@ fn what_is_mapped_by_its_pointer_is_in_a_row_to_the_device() {
         for (offset, len) in [(100, 50), (4000, 200), (96, 8292), (0, 3 * 4096)] {
             let what = format!("{placement:?}, {direction:?}, {len} bytes at {offset}");
             rig.poke(memory, &[7; 3 * GRANULE as usize]);
-            // SAFETY: the buffer is the rig's memory, which only the test reaches, as a device, too.
+            // SAFETY: the buffer is the rig's memory, which only the test reaches, as a device,
+            // too.
             let mapped = unsafe { any.map_raw(buffer(offset, len), direction, phys) };
             let pieces = offset as u64 / GRANULE != (offset + len - 1) as u64 / GRANULE;
             if placement == Placement::SingleUse && pieces {
