@@ -8,7 +8,7 @@ use ioatlas_vtd::registers::{Reg32, Reg64, Registers};
 
 /// Where firmware places the configuration space of bus 0, 4 KiB a function (the ACPI
 /// table MCFG says so).
-const CONFIGURATION: u64 = 0xb000_0000;
+pub const CONFIGURATION: u64 = 0xb000_0000;
 /// Configuration space: device and vendor.
 const IDS: Reg32 = Reg32(0x00);
 const EDU: u32 = 0x11e8_1234;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A kernel that drives a VT-d unit: brings it up, moves data by a device, has the unit block the
-//! device, unmaps from interrupts that hit maps, shuts everything down, and says whether all went
+//! device, unmaps from interrupts that hit maps, runs drivers of virtio devices behind it, shuts everything down, and says whether all went
 //! well. See README.md.
 #![no_std]
 #![no_main]
@@ -12,6 +12,7 @@ mod completion;
 mod edu;
 mod machine;
 mod platform;
+mod virtio;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use completion::{BURST, HITS, MAPPING, hand_over, is_pending};
@@ -45,7 +46,6 @@ static BUFFER: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; _];
 /// boot.s comes here, with interrupts masked.
 #[unsafe(no_mangle)]
 extern "C" fn kernel() -> ! {
-    platform::add_frames();
     machine::enable_interrupts();
     run().unwrap_or_else(|why| panic!("{why}"));
     println!("ok");
@@ -78,6 +78,9 @@ fn run() -> Outcome<()> {
         sleep(COPY_TIME - 20_000 - round * 137); // it is almost done then
     };
     interrupt_maps(&io, DEVICE, 10, by_copy)?;
+
+    virtio::drive_all(&unit)?;
+    assert!(unit.faults().0.is_empty(), "a virtio device was blocked");
 
     io.audit()?;
     println!("{io}");

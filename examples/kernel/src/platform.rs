@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What ioatlas asks of a kernel: a lock, frames, and the trait [`Platform`]; besides, a heap for
-//! `alloc`.
+//! What ioatlas asks of a kernel: a lock, frames, and the trait [`Platform`]; for bounce buffers
+//! [`CopyMemory`], for arrays that drivers share with devices [`ContiguousMemory`]; besides, a heap
+//! for `alloc`.
 //!
 //! Interrupt handlers unmap, so whatever they may share with what they interrupt is done with
 //! interrupts masked: all that is under a lock, and all that is pinned to a CPU. Frames are found
 //! by their physical addresses, since memory is mapped one to one.
 
 use crate::machine::without_interrupts;
-use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use core::{arch::asm, cell::RefCell, hint::spin_loop, ptr::null_mut};
-use ioatlas_dma::platform::{Authority, Cpu, FrameRef, FreshFrame, Lock, Platform};
-use ioatlas_dma::units::{CpuIndex, GRANULE, PhysPage};
+use core::{arch::asm, cell::RefCell, hint::spin_loop};
+use ioatlas_dma::{platform::*, units::*};
 
+/// Where boot.s has the loader place the image.
+const IMAGE: u64 = 1 << 20;
 /// What follows the image; every machine that boot.sh starts has memory there. A kernel asks its
 /// loader for the map.
 const HEAP: usize = 16 << 20;
 const HEAP_END: usize = FIRST_FRAME as usize * GRANULE as usize;
 const FIRST_FRAME: u64 = 17 << 20 >> 12;
-const FRAMES_END: u64 = 32 << 20 >> 12;
+const FRAMES: usize = 15 << 20 >> 12;
 /// Words of 8 bytes in a frame.
 const WORDS: usize = GRANULE as usize / 8;
 /// Bytes in a cache line.
@@ -49,17 +51,24 @@ impl<T: Send> Lock<T> for Masked<T> {
     }
 }
 
-/// Frames that are free; allocation zeroes them.
-static FREE: Masked<Vec<PhysPage>> = Masked::new(Vec::new());
+/// Which frames are taken. A kernel has a faster allocator.
+static TAKEN: Masked<[bool; FRAMES]> = Masked::new([false; FRAMES]);
 
-/// Makes every frame free. Once.
-pub fn add_frames() {
-    // their list never grows again, so that no handler allocates for it
-    FREE.with(|free| free.extend((FIRST_FRAME..FRAMES_END).map(PhysPage)));
+/// Takes frames that adjoin, and zeroes them.
+fn take(pages: usize) -> Option<PhysPage> {
+    let first = TAKEN.with(|taken| {
+        let first = taken.windows(pages).position(|run| !run.contains(&true))?;
+        taken[first..first + pages].fill(true);
+        Some(first)
+    })?;
+    let first = PhysPage(FIRST_FRAME + first as u64);
+    // SAFETY: memory that had no owner, mapped where it is.
+    unsafe { (first.addr().0 as *mut u8).write_bytes(0, pages * GRANULE as usize) };
+    Some(first)
 }
 /// How many are free.
 pub fn free_frames() -> usize {
-    FREE.with(|free| free.len())
+    TAKEN.with(|taken| taken.iter().filter(|taken| !**taken).count())
 }
 
 /// The kernel as a platform: one CPU.
@@ -79,14 +88,11 @@ unsafe impl Platform for Kernel {
         1
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
-        let page = FREE.with(Vec::pop)?;
-        // SAFETY: memory that has no owner, mapped where it is.
-        unsafe { (page.addr().0 as *mut u8).write_bytes(0, GRANULE as usize) };
-        // SAFETY: it was free, is in the list no more, and has just been zeroed.
-        Some(unsafe { FreshFrame::new(page) })
+        // SAFETY: it was free, is taken, and has just been zeroed.
+        Some(unsafe { FreshFrame::new(take(1)?) })
     }
     fn frame_free(&self, _: Authority, frame: FreshFrame) {
-        FREE.with(|free| free.push(frame.page()));
+        TAKEN.with(|taken| taken[(frame.page().0 - FIRST_FRAME) as usize] = false);
     }
     fn entries<'f>(&'f self, _: Authority, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         // SAFETY: a frame of ours, mapped where it is; while it is lent it is not freed, and so not
@@ -111,6 +117,74 @@ unsafe impl Platform for Kernel {
     fn unique(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+// SAFETY: frames as `Platform` has them, which adjoin; they are mapped where they are.
+unsafe impl ContiguousMemory for Kernel {
+    fn frames_alloc(&self, pages: PageCount) -> Option<FreshRun> {
+        let first = take(pages.0 as usize)?;
+        // SAFETY: as in `frame_alloc`.
+        Some(unsafe { FreshRun::new(PhysRun::new(first, pages)) })
+    }
+    fn frames_ptr(&self, run: &FreshRun) -> NonNull<u8> {
+        NonNull::new(run.run().first.addr().0 as *mut u8).expect("frames are not at 0")
+    }
+}
+
+/// Refuses what is not memory of the kernel: its image, its heap, its frames.
+fn check(range: PhysRange) -> Result<(), NotMemoryError> {
+    let end = (FIRST_FRAME + FRAMES as u64) << GRANULE_LG2;
+    let ours = range.addr.0 >= IMAGE && range.end().is_some_and(|at| at.0 <= end);
+    ours.then_some(()).ok_or(NotMemoryError(range))
+}
+/// Moves bytes that a device may change meanwhile.
+///
+/// # Safety
+/// They may be read at `from`, and written at `to`.
+unsafe fn copy(from: u64, to: u64, len: u64) {
+    // SAFETY: the caller's promise; to the language this is code that it knows nothing of
+    unsafe {
+        asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags))
+    };
+}
+
+// SAFETY: ranges that are memory all of them, by instructions that may race with a device.
+unsafe impl CopyMemory for Kernel {
+    fn is_memory(&self, range: PhysRange) -> bool {
+        check(range).is_ok()
+    }
+    fn copy(&self, _: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+        check(from)?;
+        check(PhysRange::new(to, from.len))?;
+        // SAFETY: both are memory; whose bytes they are the authority answers for.
+        unsafe { copy(from.addr.0, to.0, from.len.0) };
+        Ok(())
+    }
+    fn zero(&self, _: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
+        check(range)?;
+        let (at, len) = (range.addr.0, range.len.0);
+        // SAFETY: as in `copy`.
+        unsafe {
+            asm!("rep stosb", in("al") 0u8, inout("rcx") len => _, inout("rdi") at => _,
+                options(nostack, preserves_flags))
+        };
+        Ok(())
+    }
+    fn read(&self, _: Authority, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+        let len = into.len() as u64;
+        check(PhysRange::new(from, ByteCount(len)))?;
+        // SAFETY: as in `copy`.
+        unsafe { copy(from.0, into.as_mut_ptr() as u64, len) };
+        Ok(())
+    }
+    fn write(&self, _: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+        let len = from.len() as u64;
+        check(PhysRange::new(to, ByteCount(len)))?;
+        // SAFETY: as in `copy`.
+        unsafe { copy(from.as_ptr() as u64, to.0, len) };
+        Ok(())
     }
 }
 
