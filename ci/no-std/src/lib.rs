@@ -106,10 +106,7 @@ fn policies<U: RemappingUnit<Kernel>>(
     for policy in [PolicyConfig::Strict, deferred] {
         let tables =
             Paged::<_, VtdSecond48, _>::new(platform, unit.clone(), TableConfig::default()).ok()?;
-        let config = DomainConfig {
-            policy,
-            ..Default::default()
-        };
+        let config = DomainConfig::default().policy(policy);
         whole_life(
             Domain::new(platform.clone(), tables, config).ok()?,
             device,

@@ -29,6 +29,9 @@
 
 extern crate alloc;
 
+#[macro_use]
+mod setters;
+
 pub mod bounce;
 pub mod design;
 pub mod dma_api;

@@ -52,10 +52,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..UserSpaceConfig::default()
     })?);
     let allocator = match case.as_str() {
-        "identity" => AllocatorConfig::Identity(IdentityConfig {
-            phys_bits: 37,
-            fallback: MagazineConfig::default(),
-        }),
+        "identity" => AllocatorConfig::Identity(
+            IdentityConfig::default()
+                .phys_bits(37)
+                .fallback(MagazineConfig::default()),
+        ),
         _ => AllocatorConfig::Magazine(MagazineConfig::default()),
     };
     let policy = match case.as_str() {
@@ -75,10 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "bounce" => {
             let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
             let placement = Placement::Always;
-            let client = dma.client(ClientConfig {
-                placement,
-                ..ClientConfig::default()
-            })?;
+            let client = dma.client(ClientConfig::default().placement(placement))?;
             for _ in 0..turns {
                 // SAFETY: the buffer lives until the end, and is not looked at.
                 let part = unsafe { Lent::new(part(0, 64)?) };

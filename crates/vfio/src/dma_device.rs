@@ -133,12 +133,9 @@ impl Default for OpenOptions {
             memory: UserSpaceConfig::default(),
             domain: DomainConfig::default(),
             dma: DmaConfig::default(),
-            client: ClientConfig {
-                placement: Placement::Untrusted {
-                    whole_up_to: ByteCount(GRANULE),
-                },
-                ..ClientConfig::default()
-            },
+            client: ClientConfig::default().placement(Placement::Untrusted {
+                whole_up_to: ByteCount(GRANULE),
+            }),
         }
     }
 }

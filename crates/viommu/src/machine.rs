@@ -47,11 +47,9 @@ pub type WatchedDomainPending<'w, B, F> =
     WatchedPending<'w, WatchedPlatform<B>, WatchedTables<B, F>>;
 
 /// All requests go straight to the driver.
-pub const NOT_COMBINED: CombiningConfig = CombiningConfig {
-    cpus_min: usize::MAX,
-    take_over: 1,
-    ranges_max: 0,
-};
+pub fn not_combined() -> CombiningConfig {
+    CombiningConfig::default().cpus_min(usize::MAX)
+}
 
 /// A platform, its software unit, brought up, and the driver.
 pub struct Machine<P: Platform + PhysMemory<P>> {
@@ -252,7 +250,7 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         &self,
         design: impl Into<Design>,
     ) -> Result<WatchedDomain<B, F>, SoftDomainError> {
-        self.combining(design, NOT_COMBINED)
+        self.combining(design, not_combined())
     }
 
     /// A watched domain whose requests to the unit are combined.

@@ -106,12 +106,9 @@ impl TestMachine {
     /// # Errors
     /// [`TestDeviceError`], if there is one with this number.
     pub fn device(&self, source: SourceId) -> Result<TestDevice, TestDeviceError> {
-        let client = ClientConfig {
-            placement: Placement::Untrusted {
-                whole_up_to: ByteCount(GRANULE),
-            },
-            ..ClientConfig::default()
-        };
+        let client = ClientConfig::default().placement(Placement::Untrusted {
+            whole_up_to: ByteCount(GRANULE),
+        });
         self.device_with(
             source,
             DomainConfig::default(),

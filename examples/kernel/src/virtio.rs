@@ -58,10 +58,7 @@ fn run(
     io.attach(SourceId::pci(at.bus, at.device, at.function))?;
     let dma = Arc::new(Dma::new(io.clone(), DmaConfig::default()));
     let whole_up_to = ByteCount(GRANULE);
-    let config = ClientConfig {
-        placement: Placement::Untrusted { whole_up_to },
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default().placement(Placement::Untrusted { whole_up_to });
     let client = dma.client_with_pool(config, &PoolConfig::default())?;
     // SAFETY: memory and registers are mapped one to one. Of a buffer the device is shown whole
     // granules only, and under the strict policy until it is unshared.

@@ -147,10 +147,7 @@ fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let space = args.space.open(&addresses)?;
     let (seen, devices) = (Space::of(&space), space.devices().to_vec());
     let memory = Arc::new(args.memory.arena(ARENA)?);
-    let config = DomainConfig {
-        policy: args.domain_policy,
-        ..DomainConfig::default()
-    };
+    let config = DomainConfig::default().policy(args.domain_policy);
     let domain = Arc::new(Vfio::domain(memory, space, config)?);
     for address in &addresses {
         domain.attach(address.source())?;

@@ -112,16 +112,9 @@ impl Policy {
         for class in &mut pool.classes {
             class.slots = class.slots.max(SLOTS);
         }
-        let config = DmaConfig {
-            pool,
-            clock: Some(Clock(monotonic)),
-            ..DmaConfig::default()
-        };
+        let config = DmaConfig::default().pool(pool).clock(Clock(monotonic));
         let dma = Arc::new(Dma::new(domain.clone(), config));
-        dma.client(ClientConfig {
-            placement: self.placement(),
-            ..ClientConfig::default()
-        })
+        dma.client(ClientConfig::default().placement(self.placement()))
     }
 
     /// Makes `buffer` reachable for one command. Those of bursts get the next address of `stream`.

@@ -12,26 +12,15 @@ const FOUR_GIB: u64 = u32::MAX as u64;
 /// A client of 32-bit addresses.
 fn narrow(placement: Placement) -> ClientConfig {
     let end = Some(IovaPage((FOUR_GIB + 1) / GRANULE));
-    ClientConfig {
-        placement,
-        limits: Limits {
-            end,
-            ..Limits::NONE
-        },
-        ..ClientConfig::default()
-    }
+    ClientConfig::default()
+        .placement(placement)
+        .limits(Limits::NONE.end(end))
 }
 
 #[test]
 fn a_device_says_what_its_first_client_keeps() {
-    let limits = Limits {
-        boundary_lg2: Some(4),
-        ..narrow(Placement::Never).limits
-    };
-    let config = ClientConfig {
-        limits,
-        ..ClientConfig::default()
-    };
+    let limits = narrow(Placement::Never).limits.boundary_lg2(4);
+    let config = ClientConfig::default().limits(limits);
     for (clients, mask, boundary) in [
         ([placed(Placement::Never), config], u64::MAX, None),
         ([config, placed(Placement::Never)], FOUR_GIB, Some(1 << 16)),

@@ -35,10 +35,7 @@ pub struct Rig {
 }
 
 pub fn placed(placement: Placement) -> ClientConfig {
-    ClientConfig {
-        placement,
-        ..ClientConfig::default()
-    }
+    ClientConfig::default().placement(placement)
 }
 
 impl Rig {

@@ -32,6 +32,7 @@ impl ClassConfig {
 
 /// What a pool is made of: its size classes, and what serves beyond them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PoolConfig {
     /// The size classes, smallest slots first.
     pub classes: Vec<ClassConfig>,
@@ -41,6 +42,12 @@ pub struct PoolConfig {
     /// nanoseconds of [`Dma::tick`](crate::dma_api::Dma::tick)'s clock.
     pub idle_ns: u64,
 }
+
+setters!(PoolConfig {
+    classes: Vec<ClassConfig>,
+    growth: Growth,
+    idle_ns: u64,
+});
 
 /// Whether a pool takes memory as it needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -30,7 +30,7 @@
 //! # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 //! # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
 //! # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-//! # let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
+//! # let nic = dma.client(ClientConfig::default().placement(Placement::Always))?;
 //! let packet: CpuBuffer<_, ToDevice> = nic.buffer(ByteCount(1500)).expect("memory");
 //! packet.write(ByteCount(0), b"hello")?;
 //! let sent = nic.give(packet)?;

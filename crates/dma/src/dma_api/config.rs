@@ -11,6 +11,7 @@ use crate::{
 
 /// What the clients of a domain share.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DmaConfig {
     /// The pool of each address limit.
     pub pool: PoolConfig,
@@ -22,8 +23,16 @@ pub struct DmaConfig {
     pub on_drop_error: Option<OnDropError>,
 }
 
+setters!(DmaConfig {
+    pool: PoolConfig,
+    ;
+    clock?: Clock,
+    on_drop_error?: OnDropError,
+});
+
 /// One device's way to map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ClientConfig {
     /// Which mappings are direct and which are bounced.
     pub placement: Placement,
@@ -32,6 +41,12 @@ pub struct ClientConfig {
     /// Which bits of a buffer's address the device must see unchanged.
     pub low_bits: LowBits,
 }
+
+setters!(const ClientConfig {
+    placement: Placement,
+    limits: Limits,
+    low_bits: LowBits,
+});
 
 /// When to bounce: the one policy point.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -81,12 +96,18 @@ pub enum LowBits {
 
 /// Attributes of one mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DmaAttrs {
     /// How long it is likely to live.
     pub lifetime: Lifetime,
     /// Whether the driver calls the sync functions.
     pub streaming: Streaming,
 }
+
+setters!(const DmaAttrs {
+    lifetime: Lifetime,
+    streaming: Streaming,
+});
 
 /// Whether a driver that holds a mapping for long synchronises it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -51,7 +51,7 @@
 //! # let buffer = PhysRange::new(p.frame_alloc().unwrap().page().addr(), ByteCount(100));
 //! let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
 //! let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-//! let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
+//! let nic = dma.client(ClientConfig::default().placement(Placement::Always))?;
 //!
 //! // SAFETY: the buffer is ours, and until the unmap the device's; nothing else looks at it.
 //! let (by, lent) = unsafe { (Authority::assume(), Lent::new(buffer)) };

@@ -41,7 +41,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-    /// # let nic = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
+    /// # let nic = dma.client(ClientConfig::default().placement(Placement::Never))?;
     /// # let buffer = |nth: u64| unsafe { Lent::new(PhysRange::page(PhysPage(0x100 + nth))) };
     /// let map = |nth| nic.map_single(buffer(nth), Direction::FromDevice);
     /// let mut ring: VecDeque<_> = (0..256).map(map).collect::<Result<_, _>>()?;

@@ -13,6 +13,7 @@ use crate::{iova::Limits, units::GRANULE_LG2};
 
 /// How large a budget is, and what of it any client may borrow.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SharesConfig {
     /// All memory of slots, those of shares and those of the rest.
     pub budget: ByteCount,
@@ -21,6 +22,19 @@ pub struct SharesConfig {
     /// Which addresses they have: every client must reach them.
     pub limits: Limits,
 }
+
+impl SharesConfig {
+    /// That budget, of which any client may borrow the slots `rest`, at whatever addresses.
+    pub fn new(budget: ByteCount, rest: Vec<ClassConfig>) -> Self {
+        SharesConfig {
+            budget,
+            rest,
+            limits: Limits::NONE,
+        }
+    }
+}
+
+setters!(SharesConfig { limits: Limits });
 
 /// One budget, and the slots that its clients borrow.
 pub struct Shares<P: CopyMemory, T: Translator<P>, D = Off> {

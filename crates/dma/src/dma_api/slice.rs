@@ -71,7 +71,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-    /// # let disk = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
+    /// # let disk = dma.client(ClientConfig::default().placement(Placement::Always))?;
     /// # fn read_block(_: u64, _: Iova) -> Result<(), std::fmt::Error> { Ok(()) }
     /// let mut block = [1; 512];
     /// let mapped = disk.map_slice(&mut block, Direction::FromDevice)?;
@@ -105,7 +105,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-    /// # let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
+    /// # let nic = dma.client(ClientConfig::default().placement(Placement::Always))?;
     /// # fn send(_: Iova, _: ByteCount) {}
     /// let packet = nic.map_copy(b"a packet")?;
     /// send(packet.iova(), packet.len());

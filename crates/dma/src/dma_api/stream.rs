@@ -133,7 +133,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-    /// # let nic = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
+    /// # let nic = dma.client(ClientConfig::default().placement(Placement::Never))?;
     /// # let buffer = |nth: u64| unsafe { Lent::new(PhysRange::page(PhysPage(0x100 + 3 * nth))) };
     /// let mut rx = nic.stream(PageCount(64)); // one line ..
     /// let mut ring = VecDeque::new();
@@ -166,7 +166,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-    /// # let disk = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
+    /// # let disk = dma.client(ClientConfig::default().placement(Placement::Never))?;
     /// # let list = |nth: u64| [0x100 + 4 * nth, 0x102 + 4 * nth].map(|at| PhysRange::page(PhysPage(at)));
     /// # let list = |nth: u64| unsafe { Lent::new(list(nth)) };
     /// let mut queue = disk.stream(PageCount(64)); // one line ..

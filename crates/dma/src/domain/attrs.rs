@@ -5,12 +5,18 @@ use crate::{iova::Limits, table::Lifetime, units::PageCount};
 
 /// Limits and hints of one map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct MapAttrs {
     /// Where the device can reach.
     pub limits: Limits,
     /// How long the mapping is likely to live.
     pub lifetime: Lifetime,
 }
+
+setters!(const MapAttrs {
+    limits: Limits,
+    lifetime: Lifetime,
+});
 
 /// In which order the segments of a list get their IOVAs (WIOSCA'10 §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

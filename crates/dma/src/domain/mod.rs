@@ -98,6 +98,7 @@ use stats::Counters;
 
 /// Which designs a domain is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct DomainConfig {
     /// Which design chooses IOVAs.
     pub allocator: AllocatorConfig,
@@ -132,6 +133,17 @@ impl DomainConfig {
         }
     }
 }
+
+setters!(const DomainConfig {
+    allocator: AllocatorConfig,
+    policy: PolicyConfig,
+    offset: Offset,
+    order: ListOrder,
+    wait_limit: WaitLimit,
+    chunks_per_cpu: usize,
+    ;
+    aperture?: IovaRange,
+});
 
 impl Default for DomainConfig {
     /// Magazines and strict invalidation.

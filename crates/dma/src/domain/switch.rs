@@ -33,7 +33,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
-    /// # let config = DomainConfig { policy, ..DomainConfig::default() };
+    /// # let config = DomainConfig::default().policy(policy);
     /// let domain = Domain::new(p.clone(), table, config)?; // deferred
     /// let buffer = PhysRange::page(PhysPage(0x100));
     /// domain.unmap(domain.map(buffer, Direction::FromDevice)?)?;

@@ -37,6 +37,7 @@ use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 /// Sizes of [`Eiovar`]. Those beyond the limits named are brought to the nearest one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct EiovarConfig {
     /// Ranges kept of each size; 0 to 65536. Room for them is allocated at the start, 8 bytes each.
     pub list_len: usize,
@@ -44,22 +45,29 @@ pub struct EiovarConfig {
     pub classes: usize,
 }
 
-impl Default for EiovarConfig {
-    /// 512 ranges of each size up to 512 pages (2 MiB).
-    fn default() -> Self {
-        EiovarConfig {
-            list_len: 512,
-            classes: 10,
-        }
-    }
-}
+setters!(const EiovarConfig {
+    list_len: usize,
+    classes: usize,
+});
 
 impl EiovarConfig {
+    /// 512 ranges of each size up to 512 pages (2 MiB).
+    pub const DEFAULT: Self = EiovarConfig {
+        list_len: 512,
+        classes: 10,
+    };
+
     fn limited(self) -> Self {
         EiovarConfig {
             list_len: self.list_len.min(1 << 16),
             classes: self.classes.min(16),
         }
+    }
+}
+
+impl Default for EiovarConfig {
+    fn default() -> Self {
+        Self::DEFAULT
     }
 }
 

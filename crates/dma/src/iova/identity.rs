@@ -40,12 +40,18 @@ use alloc::string::String;
 
 /// The widths that identity mapping goes by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct IdentityConfig {
     /// Bits of a physical address; buffers beyond go to the fallback.
     pub phys_bits: u32,
     /// The sizes of the fallback.
     pub fallback: MagazineConfig,
 }
+
+setters!(const IdentityConfig {
+    phys_bits: u32,
+    fallback: MagazineConfig,
+});
 
 impl Default for IdentityConfig {
     /// 46 bits, as x86 had them for ATC'15, so that 48-bit IOVAs serve.

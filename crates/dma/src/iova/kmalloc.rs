@@ -49,10 +49,15 @@ pub const PARKED_MAX: ByteCount = ByteCount(512);
 
 /// Sizes of [`Kmalloc`]. The heap is the platform's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct KmallocConfig {
     /// The sizes of the fallback.
     pub fallback: MagazineConfig,
 }
+
+setters!(const KmallocConfig {
+    fallback: MagazineConfig,
+});
 
 /// See the module's theory.
 pub struct Kmalloc<P: Platform> {

@@ -37,6 +37,7 @@ const PLACE: usize = 2 * size_of::<Vec<u64>>();
 /// Sizes of [`Magazines`](super::Magazines). Those beyond the limits named are brought
 /// to the nearest one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MagazineConfig {
     /// Ranges of one page in a full magazine; 1 to 4096. Larger classes have fewer;
     /// see the module's theory.
@@ -59,6 +60,17 @@ pub struct MagazineConfig {
     /// What they are refilled from.
     pub backing: BackingConfig,
 }
+
+setters!(const MagazineConfig {
+    magazine_len: usize,
+    classes: usize,
+    run: usize,
+    depot_full_max: usize,
+    cpu_bytes_max: ByteCount,
+    cpu_pages_max: PageCount,
+    idle: TimeNs,
+    backing: BackingConfig,
+});
 
 impl MagazineConfig {
     /// Up to 32 pages; 16 KiB and 64 MiB of IOVAs for each CPU; 100 ms.

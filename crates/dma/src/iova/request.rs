@@ -7,6 +7,7 @@ use core::fmt;
 
 /// What a device, or a bus, can take. [`Limits::NONE`] is what most can.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Limits {
     /// No page at or beyond this one: the device's address mask.
     pub end: Option<IovaPage>,
@@ -18,6 +19,14 @@ pub struct Limits {
     /// No multiple of 2^this pages lies inside the range: the device's segment boundary.
     pub boundary_lg2: Option<u32>,
 }
+
+setters!(const Limits {
+    align_lg2: u32,
+    ;
+    end?: IovaPage,
+    prefer_end?: IovaPage,
+    boundary_lg2?: u32,
+});
 
 impl Limits {
     /// No limits: anywhere in the aperture.

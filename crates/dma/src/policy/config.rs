@@ -30,6 +30,7 @@ pub enum PolicyConfig {
 
 /// The bounds of the deferred policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct DeferredConfig {
     /// Things retired into one queue that start an invalidation. 1 to [`MAX_BATCH`]; other numbers
     /// are brought to the nearer end.
@@ -40,18 +41,20 @@ pub struct DeferredConfig {
     pub tick_budget: u32,
 }
 
-impl Default for DeferredConfig {
-    /// Linux's and ATC'15's: 250 requests or 10 ms.
-    fn default() -> Self {
-        DeferredConfig {
-            batch: 250,
-            window: TimeNs(10_000_000),
-            tick_budget: 256,
-        }
-    }
-}
+setters!(const DeferredConfig {
+    batch: u32,
+    window: TimeNs,
+    tick_budget: u32,
+});
 
 impl DeferredConfig {
+    /// Linux's and ATC'15's: 250 requests or 10 ms.
+    pub const DEFAULT: Self = DeferredConfig {
+        batch: 250,
+        window: TimeNs(10_000_000),
+        tick_budget: 256,
+    };
+
     /// Within the limits named.
     pub(super) fn limited(self) -> Self {
         DeferredConfig {
@@ -62,27 +65,38 @@ impl DeferredConfig {
     }
 }
 
+impl Default for DeferredConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 /// The bound of the policy of Mac OS X.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MacOsConfig {
     /// Things whose invalidation is under way, at most; one more waits for the oldest. 1 to
     /// [`MAX_BATCH`]; other numbers are brought to the nearer end.
     pub depth: u32,
 }
 
-impl Default for MacOsConfig {
-    /// 256: descriptors of 16 bytes in one page, the smallest invalidation queue that VT-d has
-    /// (VT-d 4.1 §11.4.9.3, QS = 0).
-    fn default() -> Self {
-        MacOsConfig { depth: 256 }
-    }
-}
+setters!(const MacOsConfig { depth: u32 });
 
 impl MacOsConfig {
+    /// 256: descriptors of 16 bytes in one page, the smallest invalidation queue that VT-d has
+    /// (VT-d 4.1 §11.4.9.3, QS = 0).
+    pub const DEFAULT: Self = MacOsConfig { depth: 256 };
+
     pub(super) fn limited(self) -> Self {
         MacOsConfig {
             depth: self.depth.clamp(1, MAX_BATCH),
         }
+    }
+}
+
+impl Default for MacOsConfig {
+    fn default() -> Self {
+        Self::DEFAULT
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{iova::AllocKind, units::*};
 
 /// What is decided once for a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct TableConfig {
     /// When tables are given back.
     pub reclaim: Reclaim,
@@ -12,6 +13,11 @@ pub struct TableConfig {
     /// unit and format have.
     pub largest_leaf: u32,
 }
+
+setters!(const TableConfig {
+    reclaim: Reclaim,
+    largest_leaf: u32,
+});
 
 /// When a table that maps nothing any more is given back, before its domain ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -27,13 +33,17 @@ pub enum Reclaim {
     Never,
 }
 
-impl Default for TableConfig {
+impl TableConfig {
     /// Linux's rule, and leaves of 4 KiB.
+    pub const DEFAULT: Self = TableConfig {
+        reclaim: Reclaim::Covered,
+        largest_leaf: 1,
+    };
+}
+
+impl Default for TableConfig {
     fn default() -> Self {
-        TableConfig {
-            reclaim: Reclaim::Covered,
-            largest_leaf: 1,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -12,11 +12,12 @@ const POLICIES: [PolicyConfig; 4] = [
     PolicyConfig::Strict,
     PolicyConfig::FreeBsd,
     PolicyConfig::Solaris,
-    PolicyConfig::DeferredPerCpu(DeferredConfig {
-        batch: 250,
-        window: TimeNs(10_000_000),
-        tick_budget: 256,
-    }),
+    PolicyConfig::DeferredPerCpu(
+        DeferredConfig::DEFAULT
+            .batch(250)
+            .window(TimeNs(10_000_000))
+            .tick_budget(256),
+    ),
 ];
 
 fn page(nth: u64) -> PhysRange {

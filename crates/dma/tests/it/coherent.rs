@@ -31,10 +31,7 @@ fn client(limits: Limits) -> Its {
 
 fn client_of(domain: Arc<Dom>, limits: Limits) -> Its {
     let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
-    let config = ClientConfig {
-        limits,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default().limits(limits);
     dma.client(config).expect("no pool")
 }
 
@@ -107,10 +104,7 @@ fn elements_of_every_alignment_are_moved_whole() {
 #[test]
 fn they_keep_the_limits_of_their_client() {
     let below = IovaPage(1 << 8);
-    let limits = Limits {
-        end: Some(below),
-        ..Limits::NONE
-    };
+    let limits = Limits::NONE.end(below);
     let client = client(limits);
     let mut held = Vec::new();
     let error = loop {

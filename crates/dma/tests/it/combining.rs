@@ -146,11 +146,10 @@ fn unit(cpus_min: usize) -> (Unit, Told) {
 
 fn behind<P: Platform>(p: Arc<P>, cpus_min: usize) -> (Combining<P, Told>, Told) {
     let told = Told::default();
-    let config = CombiningConfig {
-        cpus_min,
-        take_over: TAKE_OVER,
-        ranges_max: RANGES,
-    };
+    let config = CombiningConfig::default()
+        .cpus_min(cpus_min)
+        .take_over(TAKE_OVER)
+        .ranges_max(RANGES);
     let unit = Combining::new(p, told.clone(), config);
     unit.skip_to(FIRST.get());
     (unit, told)

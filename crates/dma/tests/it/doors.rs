@@ -139,10 +139,7 @@ fn a_buffer_of_another_platform_is_not_mapped() {
                 Arc::new(domain(&host, &Unit::default())),
                 DmaConfig::default(),
             );
-            let config = ClientConfig {
-                placement,
-                ..ClientConfig::default()
-            };
+            let config = ClientConfig::default().placement(placement);
             (host, Arc::new(dma).client(config).unwrap())
         };
         let ((theirs, owner), (ours, other)) = (client(), client());

@@ -314,10 +314,7 @@ fn bounced(policy: PolicyConfig) -> HeapCalls {
     let dma = Arc::new(Dma::new(domain, heap::small()));
     let mut held = Vec::with_capacity(100);
     let clients = heap::PLACEMENTS.map(|placement| {
-        let config = ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(placement);
         dma.client(config).expect("a pool")
     });
     HeapCalls::of(|| {

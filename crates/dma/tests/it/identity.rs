@@ -23,10 +23,7 @@ const FULL: usize = 1023;
 const REGION: u64 = 1 << 34;
 
 fn identity(phys_bits: u32) -> AllocatorConfig {
-    AllocatorConfig::Identity(IdentityConfig {
-        phys_bits,
-        ..IdentityConfig::default()
-    })
+    AllocatorConfig::Identity(IdentityConfig::default().phys_bits(phys_bits))
 }
 
 fn deferred() -> PolicyConfig {
@@ -214,13 +211,7 @@ fn lists_have_their_own_address_where_they_are_contiguous() {
 #[test]
 fn limits_and_far_buffers_go_to_the_fallback() {
     let domain = domain(PolicyConfig::Strict);
-    let attrs = MapAttrs {
-        limits: Limits {
-            end: Some(IovaPage(1 << 20)),
-            ..Default::default()
-        },
-        ..MapAttrs::default()
-    };
+    let attrs = MapAttrs::default().limits(Limits::default().end(IovaPage(1 << 20)));
     let narrow = domain
         .map_with(page(0x1_0000_0000), Direction::ToDevice, attrs)
         .unwrap();
@@ -301,10 +292,7 @@ fn a_part_of_the_space_does_not_do() {
     let tables = Paged::<_, VtdSecond48, _>::new(&host, Uncached::new(), TableConfig::default());
     let tables = tables.expect("a root");
     let aperture = IovaRange::new(IovaPage(16), PageCount(tables.aperture().pages.0 - 16));
-    let config = DomainConfig {
-        aperture: Some(aperture),
-        ..DomainConfig::new(identity(30), PolicyConfig::Strict)
-    };
+    let config = DomainConfig::new(identity(30), PolicyConfig::Strict).aperture(aperture);
     let refused = Domain::new(host.clone(), tables, config)
         .map(drop)
         .unwrap_err();

@@ -155,13 +155,7 @@ fn chosen_addresses_and_limits_lie_beyond_the_arena() {
     let inside = domain
         .map_at(IovaPage(100).addr(), page(7), Direction::ToDevice)
         .unwrap();
-    let attrs = MapAttrs {
-        limits: Limits {
-            align_lg2: 12,
-            ..Limits::NONE
-        },
-        ..MapAttrs::default()
-    };
+    let attrs = MapAttrs::default().limits(Limits::NONE.align_lg2(12));
     let aligned = domain
         .map_with(page(3), Direction::ToDevice, attrs)
         .unwrap();

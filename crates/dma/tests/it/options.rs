@@ -135,10 +135,7 @@ fn a_descending_list_has_its_first_segment_highest() {
         AllocatorConfig::RBTREE,
         AllocatorConfig::Magazine(Default::default()),
     ] {
-        let domain = domain(DomainConfig {
-            order: ListOrder::Descending,
-            ..strict(allocator)
-        });
+        let domain = domain(strict(allocator).order(ListOrder::Descending));
         for list in &lists {
             for door in ["token", "raw"] {
                 let mapping = domain.map_list(list, Direction::Bidirectional).unwrap();
@@ -187,10 +184,9 @@ fn a_descending_list_has_its_first_segment_highest() {
 
 #[test]
 fn where_addresses_are_kept_a_contiguous_list_ascends_all_the_same() {
-    let domain = domain(DomainConfig {
-        order: ListOrder::Descending,
-        ..strict(AllocatorConfig::Identity(IdentityConfig::default()))
-    });
+    let domain = domain(
+        strict(AllocatorConfig::Identity(IdentityConfig::default())).order(ListOrder::Descending),
+    );
     let adjacent = [bytes(0x30, 0, GRANULE), bytes(0x31, 0, 2 * GRANULE)];
     let apart = [bytes(0x31, 0, GRANULE), bytes(0x30, 0, GRANULE)];
     for (list, ascends) in [(adjacent, true), (apart, false)] {
@@ -216,11 +212,8 @@ fn a_transient_mapping_is_marked_where_the_unit_has_a_mark() {
         for order in [ListOrder::Ascending, ListOrder::Descending] {
             let (host, config) = (host(), DomainConfig::default());
             let tables = tables(&host, hint);
-            let domain = Domain::new(host, tables, DomainConfig { order, ..config }).unwrap();
-            let attrs = MapAttrs {
-                lifetime,
-                ..MapAttrs::default()
-            };
+            let domain = Domain::new(host, tables, config.order(order)).unwrap();
+            let attrs = MapAttrs::default().lifetime(lifetime);
             let list = [bytes(5, 0, GRANULE), bytes(9, 0, GRANULE)];
             let all = [
                 domain
@@ -284,10 +277,7 @@ fn never_share(sets: u64, domains: &[Vec<Consistent>], what: &str) {
 #[test]
 fn domains_never_share_a_colour_until_colours_run_out() {
     for backing in backings() {
-        let magazines = MagazineConfig {
-            backing,
-            ..MagazineConfig::default()
-        };
+        let magazines = MagazineConfig::default().backing(backing);
         for allocator in [
             AllocatorConfig::Plain(backing),
             AllocatorConfig::Magazine(magazines),
@@ -295,10 +285,7 @@ fn domains_never_share_a_colour_until_colours_run_out() {
             let what = format!("{} over {}", allocator.name(), backing.name());
             let (each, count) = (64, 8);
             let colours = Arc::new(Colours::new());
-            let config = DomainConfig {
-                offset: Offset::Fixed(PageCount(each)),
-                ..strict(allocator)
-            };
+            let config = strict(allocator).offset(Offset::Fixed(PageCount(each)));
             let make = |_| coloured(&colours, config).expect("a domain");
             let domains: Vec<_> = (0..count).map(make).collect();
             // the buddy's smallest blocks; under magazines, runs of 8, 16 and 32
@@ -316,10 +303,7 @@ fn domains_never_share_a_colour_until_colours_run_out() {
 #[test]
 fn a_colour_is_free_again_when_its_domain_has_ended() {
     let colours = Arc::new(Colours::new());
-    let config = DomainConfig {
-        offset: Offset::Fixed(PageCount(1 << 14)), // four of them
-        ..strict(AllocatorConfig::RBTREE)
-    };
+    let config = strict(AllocatorConfig::RBTREE).offset(Offset::Fixed(PageCount(1 << 14)));
     let first = |domain: &Dom| rings(domain, 1)[0].iova().page().0;
     let make = || coloured(&colours, config).expect("a domain");
     let top = (1 << 36) - 1;
@@ -344,10 +328,7 @@ fn a_colour_is_free_again_when_its_domain_has_ended() {
 fn coherent_offsets_follow_what_others_have_allocated() {
     for backing in backings() {
         let colours = Arc::new(Colours::new());
-        let config = DomainConfig {
-            offset: Offset::Coherent,
-            ..strict(AllocatorConfig::Plain(backing))
-        };
+        let config = strict(AllocatorConfig::Plain(backing)).offset(Offset::Coherent);
         let make = || coloured(&colours, config).expect("a domain");
         let (mut domains, mut held) = (Vec::new(), Vec::new());
         for _ in 0..3 {
@@ -372,10 +353,7 @@ fn coherent_offsets_leave_room_for_what_alignment_leaves_out() {
         }
         for sizes in [[3, 3, 3, 3], [1, 4, 1, 4], [2, 7, 1, 5], [16, 1, 16, 1]] {
             let colours = Arc::new(Colours::new());
-            let config = DomainConfig {
-                offset: Offset::Coherent,
-                ..strict(AllocatorConfig::Plain(backing))
-            };
+            let config = strict(AllocatorConfig::Plain(backing)).offset(Offset::Coherent);
             let mut owned: Vec<(u64, u64)> = Vec::new();
             let mut domains = Vec::new();
             for nth in 0..6 {
@@ -403,10 +381,10 @@ fn coherent_offsets_leave_room_for_what_alignment_leaves_out() {
 fn an_offset_beyond_the_aperture_is_named() {
     let colours = Arc::new(Colours::new());
     for backing in backings() {
-        let config = |pages| DomainConfig {
-            aperture: Some(IovaRange::new(IovaPage(0), PageCount(100))),
-            offset: Offset::Fixed(PageCount(pages)),
-            ..strict(AllocatorConfig::Plain(backing))
+        let config = |pages| {
+            strict(AllocatorConfig::Plain(backing))
+                .aperture(IovaRange::new(IovaPage(0), PageCount(100)))
+                .offset(Offset::Fixed(PageCount(pages)))
         };
         let _first = coloured(&colours, config(98)).expect("no offset");
         let second = coloured(&colours, config(98)).expect("page 1, or 99, is left");

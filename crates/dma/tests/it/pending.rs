@@ -125,10 +125,8 @@ impl Lists {
         let (domain, unit) = domain(PolicyConfig::Strict);
         let domain = Arc::new(domain);
         let dma = Arc::new(Dma::new(domain.clone(), DmaConfig::default()));
-        let client = dma.client(ClientConfig {
-            placement: Placement::Below(ByteCount(2049)),
-            ..ClientConfig::default()
-        });
+        let client =
+            dma.client(ClientConfig::default().placement(Placement::Below(ByteCount(2049))));
         let client = client.expect("a client");
         let p = domain.platform();
         let list = |nth: u64| -> Owned {
@@ -224,10 +222,7 @@ fn lists_that_a_device_may_reach_still_do_not_come_back() {
 #[test]
 fn the_mapping_of_another_pool_is_told_by_finish() {
     let mut all = Lists::new(6);
-    let config = ClientConfig {
-        placement: Placement::Never,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default().placement(Placement::Never);
     let other = all.client.dma().client(config).expect("a client");
     let theirs = other.map_sg(lend(all.lists[1].clone()), Direction::FromDevice);
     let theirs = theirs.expect("room");

@@ -20,10 +20,7 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig, aperture: Option<Iov
         slots: 2,
     }));
     let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
-    let config = DomainConfig {
-        aperture,
-        ..DomainConfig::new(allocator, policy)
-    };
+    let config = DomainConfig::new(allocator, policy).aperture(aperture);
     Domain::new(host, tables, config).expect("it fits")
 }
 
@@ -40,14 +37,8 @@ fn solaris_prefers_what_the_device_prefers() {
     let kept = high.range();
     assert!(kept.first > low, "from the top down");
     domain.unmap(high).unwrap();
-    let attrs = |limits| MapAttrs {
-        limits,
-        ..MapAttrs::default()
-    };
-    let prefer_end = attrs(Limits {
-        prefer_end: Some(low),
-        ..Limits::NONE
-    });
+    let attrs = |limits| MapAttrs::default().limits(limits);
+    let prefer_end = attrs(Limits::NONE.prefer_end(low));
     let map = |attrs| domain.map_with(buffer(1), Direction::ToDevice, attrs);
     let preferred = map(prefer_end).unwrap();
     assert!(preferred.range().end() <= low, "{}", preferred.range());
@@ -78,12 +69,7 @@ fn freebsd_invalidates_each_page_once_however_many_tables_go() {
 #[test]
 fn what_is_larger_than_the_aperture_costs_nothing() {
     let eiovar = BackingConfig::Eiovar(EiovarConfig::default());
-    let magazine = |backing| {
-        AllocatorConfig::Magazine(MagazineConfig {
-            backing,
-            ..MagazineConfig::DEFAULT
-        })
-    };
+    let magazine = |backing| AllocatorConfig::Magazine(MagazineConfig::DEFAULT.backing(backing));
     for allocator in [
         AllocatorConfig::RBTREE,
         AllocatorConfig::Plain(eiovar),

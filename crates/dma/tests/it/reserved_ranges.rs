@@ -111,10 +111,7 @@ fn a_page_is_never_allocated_and_reserved() {
     });
     for schedule in sticky.chain(bounded) {
         let p = Sim::new(SimConfig::default());
-        let config = AllocatorConfig::Identity(IdentityConfig {
-            phys_bits: 16,
-            ..IdentityConfig::default()
-        });
+        let config = AllocatorConfig::Identity(IdentityConfig::default().phys_bits(16));
         let aperture = IovaRange::new(IovaPage(0), PageCount(64));
         let allocator = AnyAllocator::new(&p, config, aperture).expect("two bits are left");
         // SAFETY: nothing is ever translated here.

@@ -45,24 +45,21 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Small {
 }
 
 fn designs() -> impl Iterator<Item = (AllocatorConfig, PolicyConfig)> {
-    let magazine = AllocatorConfig::Magazine(MagazineConfig {
-        magazine_len: 2,
-        classes: 4,
-        run: 2,
-        depot_full_max: 2,
-        backing: BackingConfig::Rbtree,
-        ..MagazineConfig::DEFAULT
-    });
-    let deferred = DeferredConfig {
-        batch: 3,
-        ..DeferredConfig::default()
-    };
+    let magazine = AllocatorConfig::Magazine(
+        MagazineConfig::DEFAULT
+            .magazine_len(2)
+            .classes(4)
+            .run(2)
+            .depot_full_max(2)
+            .backing(BackingConfig::Rbtree),
+    );
+    let deferred = DeferredConfig::default().batch(3);
     let policies = [
         PolicyConfig::Strict,
         PolicyConfig::FreeBsd,
         PolicyConfig::DeferredPerCpu(deferred),
         PolicyConfig::DeferredGlobal(deferred),
-        PolicyConfig::MacOs(MacOsConfig { depth: 2 }),
+        PolicyConfig::MacOs(MacOsConfig::default().depth(2)),
         PolicyConfig::Solaris,
     ];
     [AllocatorConfig::RBTREE, magazine]
@@ -277,10 +274,7 @@ fn an_unmap_may_interrupt_the_undoing_of_a_map() {
 #[test]
 fn no_frame_is_freed_under_a_lock() {
     const FRAMES: u64 = 3;
-    let deferred = DeferredConfig {
-        batch: 2 * (FRAMES as u32 + 1), // two buffers: their frames, and an allocation each
-        ..DeferredConfig::default()
-    };
+    let deferred = DeferredConfig::default().batch(2 * (FRAMES as u32 + 1));
     let magazine = AllocatorConfig::Magazine(MagazineConfig::default());
     let mut freed = Vec::new();
     for at_access in 1.. {

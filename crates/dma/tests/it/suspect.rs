@@ -126,10 +126,8 @@ pub fn domain(policy: PolicyConfig) -> (Dom, Late) {
     }));
     let unit = Late(Arc::default(), Arc::default());
     let tables = Paged::new(&host, unit.clone(), TableConfig::default()).expect("tables");
-    let config = DomainConfig {
-        wait_limit: LIMIT,
-        ..DomainConfig::new(AllocatorConfig::Magazine(MagazineConfig::default()), policy)
-    };
+    let config = DomainConfig::new(AllocatorConfig::Magazine(MagazineConfig::default()), policy)
+        .wait_limit(LIMIT);
     (Domain::new(host, tables, config).expect("a domain"), unit)
 }
 

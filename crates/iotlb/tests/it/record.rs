@@ -33,10 +33,7 @@ impl Bench {
         let config = UnitConfig::new(Geometry::VTD_48);
         let memory = Arc::new(Host::new(Default::default()));
         let machine = Machine::observed(memory, &config, log.clone(), Default::default()).unwrap();
-        let config = DomainConfig {
-            policy,
-            ..Default::default()
-        };
+        let config = DomainConfig::default().policy(policy);
         let domain = machine.domain::<VtdSecond48>(config).unwrap();
         domain.attach(NIC).unwrap();
         Bench {
@@ -159,10 +156,7 @@ fn derived_under_strict_it_is_what_happened_to_the_pages_used() {
 
 #[test]
 fn a_wide_flush_is_a_doubt_that_the_next_access_settles() {
-    let batch = DeferredConfig {
-        batch: 1,
-        ..Default::default()
-    };
+    let batch = DeferredConfig::DEFAULT.batch(1);
     let b = Bench::new(
         Mappings::Derived,
         PolicyConfig::DeferredPerCpu(batch),

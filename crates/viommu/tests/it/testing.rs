@@ -41,10 +41,7 @@ fn a_driver_runs_under_every_design_and_placement() {
     let machine = TestMachine::new().expect("a machine");
     for preset in design::presets() {
         for placement in crate::suite::placements::PLACEMENTS {
-            let client = ClientConfig {
-                placement,
-                ..ClientConfig::default()
-            };
+            let client = ClientConfig::default().placement(placement);
             let config = crate::suite::placements::tight(Growth::Fixed);
             let device = machine.device_with(DISK, preset.design, config, client);
             let device = device.expect("it is free again");

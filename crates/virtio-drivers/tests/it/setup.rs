@@ -126,10 +126,7 @@ impl<M: Model> Setup<M> {
         domain.attach(source).unwrap();
         let port = Port::new(machine.clone(), source, features, model);
         let dma = Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()));
-        let config = ClientConfig {
-            placement: protection.placement,
-            ..Default::default()
-        };
+        let config = ClientConfig::default().placement(protection.placement);
         let client = dma.client(config).unwrap();
         // SAFETY: physical addresses are the process's own, or of another view of the same bytes;
         // tests that reach a buffer that is shared do so by the unit. What the device could do

@@ -125,10 +125,8 @@ impl Machine {
         Units::bring_up(&self.host, self.dmar(), CONFIG, |at, n| self.map(at, n))
     }
     fn domain(&self, unit: &SharedUnit<Host, Window>) -> Domain<Host, Tables> {
-        let design = DomainConfig {
-            wait_limit: LIMIT,
-            ..DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict)
-        };
+        let design =
+            DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict).wait_limit(LIMIT);
         let tables = Tables::new(&self.host, unit.clone(), TableConfig::default());
         Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()
     }

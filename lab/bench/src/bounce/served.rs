@@ -136,16 +136,9 @@ impl Served {
         let domain = Domain::new(platform, translator, design.domain).map_err(Failure::new)?;
         let dma = Arc::new(Dma::new(
             Arc::new(domain),
-            DmaConfig {
-                pool,
-                clock: Some(Clock(now)),
-                ..DmaConfig::default()
-            },
+            DmaConfig::default().pool(pool).clock(Clock(now)),
         ));
-        let config = ClientConfig {
-            placement: policy.placement(),
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(policy.placement());
         Ok(Served {
             load,
             policy,

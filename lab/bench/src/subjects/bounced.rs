@@ -67,15 +67,9 @@ pub(super) fn client(platform: Arc<Host>) -> Result<Client<Host, Tables>, Failur
         pages_lg2: 0,
         slots: SLOTS,
     });
-    let config = DmaConfig {
-        pool,
-        ..DmaConfig::default()
-    };
+    let config = DmaConfig::default().pool(pool);
     let dma = dma_api(platform, config)?;
-    let config = ClientConfig {
-        placement: Placement::Always,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default().placement(Placement::Always);
     dma.client(config).map_err(Failure::new)
 }
 

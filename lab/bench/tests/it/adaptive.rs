@@ -153,15 +153,9 @@ impl Driver {
         let design = Design::parse("magazine,strict").unwrap();
         let tables: Tables = Paged::new(&p, Arc::new(Uncached::new()), design.tables).unwrap();
         let domain = Domain::new(p, Expensive::new(tables, preset), design.domain).unwrap();
-        let config = DmaConfig {
-            clock: Some(Clock(now)),
-            ..DmaConfig::default()
-        };
+        let config = DmaConfig::default().clock(Clock(now));
         let dma = Arc::new(Dma::new(Arc::new(domain), config));
-        let config = ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(placement);
         Driver {
             client: dma.client(config).unwrap(),
             load: (block, way),

@@ -103,6 +103,7 @@ const TAKE_OVER_MAX: u64 = 1 << 24;
 
 /// When requests are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct CombiningConfig {
     /// CPUs of the platform, at least; on a smaller one all requests go straight to the unit.
     pub cpus_min: usize,
@@ -117,15 +118,25 @@ pub struct CombiningConfig {
     pub ranges_max: usize,
 }
 
-impl Default for CombiningConfig {
+setters!(const CombiningConfig {
+    cpus_min: usize,
+    take_over: u64,
+    ranges_max: usize,
+});
+
+impl CombiningConfig {
     /// From 16 CPUs on; 1,024 looks, which is some ten times what an invalidation takes a busy
     /// unit; 8 ranges, as units' drivers assume that a domain costs as much as those.
+    pub const DEFAULT: Self = CombiningConfig {
+        cpus_min: 16,
+        take_over: 1024,
+        ranges_max: RANGES,
+    };
+}
+
+impl Default for CombiningConfig {
     fn default() -> Self {
-        CombiningConfig {
-            cpus_min: 16,
-            take_over: 1024,
-            ranges_max: RANGES,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -30,11 +30,12 @@ fn op() -> impl Strategy<Value = Op> {
 fn limits() -> impl Strategy<Value = Limits> {
     let end = || prop::option::of((0u64..160).prop_map(IovaPage));
     (end(), end(), 0u32..6, prop::option::of(0u32..6)).prop_map(
-        |(end, prefer_end, align_lg2, boundary_lg2)| Limits {
-            end,
-            prefer_end,
-            align_lg2,
-            boundary_lg2,
+        |(end, prefer_end, align_lg2, boundary_lg2)| {
+            Limits::NONE
+                .end(end)
+                .prefer_end(prefer_end)
+                .align_lg2(align_lg2)
+                .boundary_lg2(boundary_lg2)
         },
     )
 }
@@ -64,11 +65,12 @@ pub fn agrees_where_ranges_are_as_large_as_blocks(config: AllocatorConfig) {
     };
     let end = move || prop::option::of(near(10).prop_map(IovaPage));
     let limits = (end(), end(), 0u32..20, prop::option::of(0u32..20)).prop_map(
-        |(end, prefer_end, align_lg2, boundary_lg2)| Limits {
-            end,
-            prefer_end,
-            align_lg2,
-            boundary_lg2,
+        |(end, prefer_end, align_lg2, boundary_lg2)| {
+            Limits::NONE
+                .end(end)
+                .prefer_end(prefer_end)
+                .align_lg2(align_lg2)
+                .boundary_lg2(boundary_lg2)
         },
     );
     let size = || prop_oneof![2 => 1u64..10, 6 => (12u32..20).prop_map(|lg2| 1 << lg2)];

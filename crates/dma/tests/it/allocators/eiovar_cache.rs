@@ -5,10 +5,9 @@ use crate::allocators::{eiovar, rig::*};
 use ioatlas_dma::iova::*;
 use ioatlas_dma::units::*;
 
-const DEFAULT: AllocatorConfig = AllocatorConfig::Plain(BackingConfig::Eiovar(EiovarConfig {
-    list_len: 512,
-    classes: 10,
-}));
+const DEFAULT: AllocatorConfig = AllocatorConfig::Plain(BackingConfig::Eiovar(
+    EiovarConfig::DEFAULT.list_len(512).classes(10),
+));
 
 /// Nodes visited by 100 rounds of a ring with two sizes of buffers, over `pinned` other ranges in
 /// use.
@@ -67,10 +66,7 @@ fn a_full_list_and_sizes_beyond_go_to_the_tree() {
 #[test]
 fn a_kept_range_serves_only_the_limits_that_it_keeps() {
     let rig = Rig::board(DEFAULT, 1, 4096);
-    let below = |end| Limits {
-        end: Some(IovaPage(end)),
-        ..Limits::NONE
-    };
+    let below = |end| Limits::NONE.end(IovaPage(end));
     let (high, low) = (
         rig.alloc(1).unwrap(),
         rig.alloc_within(1, below(64)).unwrap(),

@@ -62,10 +62,7 @@ fn limits_are_searched_for_as_fast() {
     let ranges = 4000;
     let (rig, mut teeth) = comb(FREEBSD, ranges);
     rig.free(0, teeth.swap_remove(3000));
-    let within = |end| Limits {
-        end: Some(IovaPage(end)),
-        ..Limits::NONE
-    };
+    let within = |end| Limits::NONE.end(IovaPage(end));
     // the only gap is at page 6002
     let before = rig.nodes_visited();
     let error = rig.alloc_within(2, within(6003)).unwrap_err();
@@ -74,10 +71,7 @@ fn limits_are_searched_for_as_fast() {
     let (nodes, alloc) = visited(&rig, || rig.alloc_within(2, within(6004)).unwrap());
     assert_eq!(alloc.range(), range(6002, 2));
     assert!(nodes <= bound(ranges), "{nodes}");
-    let aligned = Limits {
-        align_lg2: 9,
-        ..Limits::NONE
-    };
+    let aligned = Limits::NONE.align_lg2(9);
     let (nodes, alloc) = visited(&rig, || rig.alloc_within(2, aligned).unwrap());
     assert_eq!(alloc.range(), range(8192, 2));
     assert!(nodes <= bound(ranges), "{nodes}");
@@ -95,10 +89,7 @@ fn addresses_are_given_out_from_the_low_end() {
 #[test]
 fn the_tree_looks_at_every_tooth() {
     let (rig, teeth) = comb(AllocatorConfig::RBTREE, 1000);
-    let below = Limits {
-        end: Some(teeth[999].range().end()),
-        ..Limits::NONE
-    };
+    let below = Limits::NONE.end(teeth[999].range().end());
     let before = rig.nodes_visited();
     assert!(rig.alloc_within(2, below).is_err());
     assert_eq!(rig.nodes_visited() - before, 1000);

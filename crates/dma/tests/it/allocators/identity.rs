@@ -13,10 +13,7 @@ use proptest::prelude::*;
 const PERMS: [Perm; 3] = [Perm::Read, Perm::Write, Perm::ReadWrite];
 
 fn config(phys_bits: u32) -> AllocatorConfig {
-    AllocatorConfig::Identity(IdentityConfig {
-        phys_bits,
-        ..IdentityConfig::default()
-    })
+    AllocatorConfig::Identity(IdentityConfig::default().phys_bits(phys_bits))
 }
 
 fn small() -> Rig<Board> {
@@ -102,48 +99,12 @@ fn what_has_no_address_of_its_own_goes_to_the_fallback() {
 fn limits_that_the_own_address_breaks_go_to_the_fallback() {
     let rig = small();
     let cases = [
-        (
-            Limits {
-                end: Some(IovaPage(16)),
-                ..Limits::NONE
-            },
-            false,
-        ),
-        (
-            Limits {
-                end: Some(IovaPage(24)),
-                ..Limits::NONE
-            },
-            true,
-        ),
-        (
-            Limits {
-                prefer_end: Some(IovaPage(16)),
-                ..Limits::NONE
-            },
-            false,
-        ),
-        (
-            Limits {
-                align_lg2: 1,
-                ..Limits::NONE
-            },
-            true,
-        ),
-        (
-            Limits {
-                align_lg2: 2,
-                ..Limits::NONE
-            },
-            false,
-        ),
-        (
-            Limits {
-                boundary_lg2: Some(2),
-                ..Limits::NONE
-            },
-            true,
-        ),
+        (Limits::NONE.end(IovaPage(16)), false),
+        (Limits::NONE.end(IovaPage(24)), true),
+        (Limits::NONE.prefer_end(IovaPage(16)), false),
+        (Limits::NONE.align_lg2(1), true),
+        (Limits::NONE.align_lg2(2), false),
+        (Limits::NONE.boundary_lg2(2), true),
     ];
     let mut diverted = 0;
     for (limits, own) in cases {

@@ -122,10 +122,7 @@ fn an_exhausted_arena_says_what_has_it() {
 #[test]
 fn what_the_heap_cannot_promise_goes_beyond_its_arena() {
     let rig = rig(1024, 1024);
-    let wide = Limits {
-        align_lg2: 10,
-        ..Limits::NONE
-    };
+    let wide = Limits::NONE.align_lg2(10);
     let alloc = rig.alloc_within(1, wide).unwrap();
     assert_eq!(alloc.range(), range(1024, 8), "as long as a block");
     let fixed = rig.reserve(1500, 3).unwrap();
@@ -137,10 +134,7 @@ fn what_the_heap_cannot_promise_goes_beyond_its_arena() {
         "the block was given back"
     );
     // what a block happens to meet, the heap serves
-    let end = Limits {
-        end: Some(IovaPage(1024)),
-        ..Limits::NONE
-    };
+    let end = Limits::NONE.end(IovaPage(1024));
     let low = rig.alloc_within(1, end).unwrap();
     assert!(low.range().end().0 <= 1024);
     assert_eq!(rig.usage().diverted, 2);
@@ -153,10 +147,7 @@ fn what_the_heap_cannot_promise_goes_beyond_its_arena() {
 #[test]
 fn without_pages_beyond_they_are_refused_and_nothing_is_lost() {
     let rig = rig(1024, 0);
-    let wide = Limits {
-        align_lg2: 10,
-        ..Limits::NONE
-    };
+    let wide = Limits::NONE.align_lg2(10);
     let error = rig.alloc_within(1, wide).unwrap_err();
     assert_eq!(error.cause, AllocErrorCause::FullWithin(wide));
     assert!(!error.cause.is_final(), "another block might do");

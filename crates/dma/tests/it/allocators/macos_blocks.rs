@@ -220,14 +220,12 @@ fn agrees_with_a_naive_model_across_both() {
 
 #[test]
 fn agrees_with_a_naive_model_below_magazines_of_large_ranges() {
-    let config = MagazineConfig {
-        magazine_len: 8,
-        classes: 16,
-        run: 9,
-        depot_full_max: 1,
-        cpu_pages_max: PageCount(u64::MAX),
-        backing: BackingConfig::MacOs,
-        ..MagazineConfig::DEFAULT
-    };
+    let config = MagazineConfig::DEFAULT
+        .magazine_len(8)
+        .classes(16)
+        .run(9)
+        .depot_full_max(1)
+        .cpu_pages_max(PageCount(u64::MAX))
+        .backing(BackingConfig::MacOs);
     agrees_where_ranges_are_as_large_as_blocks(AllocatorConfig::Magazine(config));
 }

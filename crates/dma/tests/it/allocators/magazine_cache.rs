@@ -124,10 +124,7 @@ fn limits_are_kept_by_the_tree_where_the_magazine_cannot() {
     );
     rig.free(0, rig.alloc(1).unwrap()); // leaves a run from the top in the magazine
     let cached = rig.usage().cached;
-    let limits = Limits {
-        end: Some(IovaPage(0x100)),
-        ..Limits::NONE
-    };
+    let limits = Limits::NONE.end(IovaPage(0x100));
     let low = rig.alloc_within(1, limits).unwrap();
     assert!(limits.allow(low.range()));
     assert_eq!((rig.usage().cached, rig.usage().diverted), (cached, 1));
@@ -137,10 +134,7 @@ fn limits_are_kept_by_the_tree_where_the_magazine_cannot() {
     let again = rig.alloc_within(1, limits).unwrap();
     assert_eq!((again.range(), rig.usage().diverted), (at, 1));
     // a preference sends away as well, and so does an empty magazine
-    let preferred = Limits {
-        prefer_end: limits.end,
-        ..Limits::NONE
-    };
+    let preferred = Limits::NONE.prefer_end(limits.end);
     let other = rig.alloc_within(1, preferred).unwrap();
     assert!(preferred.prefer(other.range()));
     let pair = rig.alloc_within(2, limits).unwrap();

@@ -31,14 +31,12 @@ struct Counted {
 
 impl Counted {
     fn new(magazine_len: usize, depot_full_max: usize, class: usize, below: BackingConfig) -> Self {
-        let config = MagazineConfig {
-            magazine_len,
-            depot_full_max,
-            cpu_bytes_max: ByteCount(u64::MAX),
-            cpu_pages_max: PageCount(u64::MAX),
-            backing: below,
-            ..MagazineConfig::DEFAULT
-        };
+        let config = MagazineConfig::DEFAULT
+            .magazine_len(magazine_len)
+            .depot_full_max(depot_full_max)
+            .cpu_bytes_max(ByteCount(u64::MAX))
+            .cpu_pages_max(PageCount(u64::MAX))
+            .backing(below);
         Counted {
             rig: Rig::board(AllocatorConfig::Magazine(config), 1, 1 << 22),
             class,

@@ -22,12 +22,12 @@ const CAPS: [(usize, u64, u64); 4] = [
 ];
 
 fn idle() -> AllocatorConfig {
-    AllocatorConfig::Magazine(MagazineConfig {
-        magazine_len: 8,
-        classes: 2,
-        idle: TimeNs(100),
-        ..MagazineConfig::DEFAULT
-    })
+    AllocatorConfig::Magazine(
+        MagazineConfig::DEFAULT
+            .magazine_len(8)
+            .classes(2)
+            .idle(TimeNs(100)),
+    )
 }
 
 /// `burst` ranges of 1 and of 2 pages taken by CPU 0 and given back to CPU 1.

@@ -73,39 +73,39 @@ const fn sizes(
     run: usize,
     depot_full_max: usize,
 ) -> AllocatorConfig {
-    AllocatorConfig::Magazine(MagazineConfig {
-        magazine_len,
-        classes,
-        run,
-        depot_full_max,
-        backing: BackingConfig::Rbtree,
-        ..MagazineConfig::DEFAULT
-    })
+    AllocatorConfig::Magazine(
+        MagazineConfig::DEFAULT
+            .magazine_len(magazine_len)
+            .classes(classes)
+            .run(run)
+            .depot_full_max(depot_full_max)
+            .backing(BackingConfig::Rbtree),
+    )
 }
 
 const fn eiovar(list_len: usize, classes: usize) -> BackingConfig {
-    BackingConfig::Eiovar(EiovarConfig { list_len, classes })
+    BackingConfig::Eiovar(EiovarConfig::DEFAULT.list_len(list_len).classes(classes))
 }
 
 /// Small magazines, so that what is below is met often.
 const fn over(backing: BackingConfig) -> AllocatorConfig {
-    AllocatorConfig::Magazine(MagazineConfig {
-        magazine_len: 3,
-        classes: 3,
-        run: 3,
-        depot_full_max: 1,
-        backing,
-        ..MagazineConfig::DEFAULT
-    })
+    AllocatorConfig::Magazine(
+        MagazineConfig::DEFAULT
+            .magazine_len(3)
+            .classes(3)
+            .run(3)
+            .depot_full_max(1)
+            .backing(backing),
+    )
 }
 
 const fn capped(classes: usize, bytes: u64, pages: u64) -> AllocatorConfig {
-    AllocatorConfig::Magazine(MagazineConfig {
-        classes,
-        cpu_bytes_max: ByteCount(bytes),
-        cpu_pages_max: PageCount(pages),
-        ..MagazineConfig::DEFAULT
-    })
+    AllocatorConfig::Magazine(
+        MagazineConfig::DEFAULT
+            .classes(classes)
+            .cpu_bytes_max(ByteCount(bytes))
+            .cpu_pages_max(PageCount(pages)),
+    )
 }
 
 suite! {

@@ -248,37 +248,24 @@ pub fn limits_that_nothing_meets_are_named(config: AllocatorConfig) {
         error.to_string()
     };
     let says = |what: String, words: &str| assert!(what.contains(words), "{what}");
-    let end = |page| Limits {
-        end: Some(IovaPage(page)),
-        ..Limits::NONE
-    };
+    let end = |page| Limits::NONE.end(IovaPage(page));
     for page in [0, 1, 0x40, 0x41] {
         let words = format!("2 IOVA pages: the device reaches pages below {page:#x} only");
         says(error(2, end(page)), &words);
     }
     says(error(1, end(0x40)), "the aperture is 0x40+64");
-    let align = |align_lg2| Limits {
-        align_lg2,
-        ..Limits::NONE
-    };
+    let align = |align_lg2| Limits::NONE.align_lg2(align_lg2);
     for lg2 in [7, 12, 63, 64, u32::MAX] {
         let words = format!("in 0x40+64 at any multiple of 2^{lg2} pages");
         says(error(1, align(lg2)), &words);
     }
-    let boundary = |lg2| Limits {
-        boundary_lg2: Some(lg2),
-        ..Limits::NONE
-    };
+    let boundary = |lg2| Limits::NONE.boundary_lg2(lg2);
     for (pages, lg2) in [(2, 0), (8, 2), (5, 2)] {
         let words = format!("each crosses the device's boundary of 2^{lg2} pages");
         says(error(pages, boundary(lg2)), &words);
     }
     // the narrowest that still can be met
-    let both = Limits {
-        align_lg2: 6,
-        boundary_lg2: Some(0),
-        ..end(0x41)
-    };
+    let both = end(0x41).align_lg2(6).boundary_lg2(0);
     let only = rig.alloc_within(1, both).unwrap();
     assert_eq!(only.range(), range(0x40, 1));
     let error = rig.alloc_within(1, both).unwrap_err();
@@ -295,10 +282,7 @@ pub fn limits_that_nothing_meets_are_named(config: AllocatorConfig) {
 
 pub fn a_preference_is_kept_while_it_can_be(config: AllocatorConfig) {
     let rig = Rig::board(config, 0x10, 0x30);
-    let limits = Limits {
-        prefer_end: Some(IovaPage(0x20)),
-        ..Limits::NONE
-    };
+    let limits = Limits::NONE.prefer_end(IovaPage(0x20));
     let below = |alloc: &IovaAlloc| alloc.range().end() <= IovaPage(0x20);
     let mut held: Vec<_> = (0..4)
         .map(|_| rig.alloc_within(4, limits).unwrap())
@@ -313,10 +297,7 @@ pub fn a_preference_is_kept_while_it_can_be(config: AllocatorConfig) {
     assert_eq!(rig.alloc_within(4, limits).unwrap().range(), at);
     rig.check(20);
     // an end below the preference is what counts
-    let both = Limits {
-        end: Some(IovaPage(0x18)),
-        ..limits
-    };
+    let both = limits.end(IovaPage(0x18));
     let error = rig.alloc_within(4, both).unwrap_err();
     assert_eq!(error.cause, AllocErrorCause::FullWithin(both));
 }

@@ -110,10 +110,7 @@ fn neighbours_join_in_any_order() {
 #[test]
 fn limits_that_exclude_the_first_segment_cost_a_scan() {
     let (rig, _kept) = comb(1000);
-    let below = |end: u64| Limits {
-        end: Some(IovaPage(end)),
-        ..Limits::NONE
-    };
+    let below = |end: u64| Limits::NONE.end(IovaPage(end));
     let cost = effort(&rig, || {
         let alloc = rig.alloc_within(1, below(1000)).unwrap();
         assert!(alloc.range().end().0 <= 1000);
@@ -121,10 +118,7 @@ fn limits_that_exclude_the_first_segment_cost_a_scan() {
     assert_eq!(cost.scans, 1);
     assert!(cost.segments > 1000, "{cost:?}");
     // what one segment serves is not scanned for
-    let aligned = Limits {
-        align_lg2: 10,
-        ..Limits::NONE
-    };
+    let aligned = Limits::NONE.align_lg2(10);
     let cost = effort(&rig, || drop(rig.alloc_within(1, aligned).unwrap()));
     assert_eq!((cost.scans, cost.segments), (0, 1));
 }

@@ -267,19 +267,13 @@ fn now() -> TimeNs {
 
 #[test]
 fn the_recorder_tells_what_went_wrong_and_what_went_before() {
-    let config = DmaConfig {
-        clock: Some(Clock(now)),
-        ..DmaConfig::default()
-    };
+    let config = DmaConfig::default().clock(Clock(now));
     let rig = Rig::new(DmaConfig::default());
     let dma = Dma::watched(rig.domain.clone(), config, Recorder::new(2, 10));
     let dma = Arc::new(dma);
     let placement = Placement::Always;
     let client = dma
-        .client(ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        })
+        .client(ClientConfig::default().placement(placement))
         .unwrap();
     let memory = rig.memory(2);
     let buffer = PhysRange::new(memory, ByteCount(5000));
@@ -356,10 +350,7 @@ fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
     fn clock() -> TimeNs {
         TimeNs(TICKS.fetch_add(50, Relaxed))
     }
-    let config = DmaConfig {
-        clock: Some(Clock(clock)),
-        ..DmaConfig::default()
-    };
+    let config = DmaConfig::default().clock(Clock(clock));
     let rig = Rig::new(config);
     let client = rig.client(Placement::Adaptive);
     let memory = rig.memory(2);
@@ -384,10 +375,9 @@ fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
     assert!((256..400).contains(&bounced), "{bounced}");
     let refused = Rig::new(DmaConfig::default());
     let placement = Placement::Adaptive;
-    let refused = refused.dma.client(ClientConfig {
-        placement,
-        ..ClientConfig::default()
-    });
+    let refused = refused
+        .dma
+        .client(ClientConfig::default().placement(placement));
     assert!(matches!(refused, Err(PoolError::NoClock)));
 }
 
@@ -397,22 +387,23 @@ fn adaptive_learns_also_where_there_is_no_buffer_left() {
     fn clock() -> TimeNs {
         TimeNs(TICKS.fetch_add(50, Relaxed))
     }
-    let config = DmaConfig {
-        pool: PoolConfig {
-            classes: [ClassConfig {
-                pages_lg2: 0,
-                slots: 2,
-            }]
-            .into(),
-            growth: Growth::OnDemand {
-                chunks_max: 0,
-                single_use: SingleUse::Never,
-            },
-            idle_ns: u64::MAX,
-        },
-        clock: Some(Clock(clock)),
-        ..DmaConfig::default()
-    };
+    let config = DmaConfig::default()
+        .pool(
+            PoolConfig::default()
+                .classes(
+                    [ClassConfig {
+                        pages_lg2: 0,
+                        slots: 2,
+                    }]
+                    .into(),
+                )
+                .growth(Growth::OnDemand {
+                    chunks_max: 0,
+                    single_use: SingleUse::Never,
+                })
+                .idle_ns(u64::MAX),
+        )
+        .clock(Clock(clock));
     let rig = Rig::new(config);
     let (client, greedy) = (
         rig.client(Placement::Adaptive),

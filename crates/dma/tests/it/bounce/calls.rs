@@ -8,10 +8,7 @@ use ioatlas_host::*;
 
 impl Rig {
     pub fn client(&self, placement: Placement) -> Client<Host, Tables> {
-        let config = ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(placement);
         self.dma.client(config).unwrap()
     }
     /// Contiguous memory of the test's own.

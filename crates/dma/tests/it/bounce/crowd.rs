@@ -9,17 +9,15 @@ use ioatlas_host::register;
 /// So few slots that threads take them from each other, and everything beyond is used, too.
 fn contended() -> DmaConfig {
     let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
-    DmaConfig {
-        pool: PoolConfig {
-            classes: [(0, 6), (2, 2)].map(class).into(),
-            growth: Growth::OnDemand {
+    DmaConfig::default().pool(
+        PoolConfig::default()
+            .classes([(0, 6), (2, 2)].map(class).into())
+            .growth(Growth::OnDemand {
                 chunks_max: 1,
                 single_use: SingleUse::Allowed,
-            },
-            idle_ns: 1,
-        },
-        ..DmaConfig::default()
-    }
+            })
+            .idle_ns(1),
+    )
 }
 
 #[test]

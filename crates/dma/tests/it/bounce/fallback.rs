@@ -12,14 +12,11 @@ fn small(growth: Growth) -> DmaConfig {
         pages_lg2,
         slots: 2,
     };
-    DmaConfig {
-        pool: PoolConfig {
-            classes: vec![class(0), class(1)],
-            growth,
-            ..PoolConfig::default()
-        },
-        ..DmaConfig::default()
-    }
+    DmaConfig::default().pool(
+        PoolConfig::default()
+            .classes(vec![class(0), class(1)])
+            .growth(growth),
+    )
 }
 
 fn on_demand(chunks_max: u32, single_use: SingleUse) -> Growth {
@@ -78,10 +75,7 @@ fn each_step_serves_when_those_before_are_full() {
 #[test]
 fn a_pool_of_more_chunks_than_there_can_be_is_refused() {
     let rig = Rig::new(small(on_demand(CHUNKS_MAX + 1, SingleUse::Never)));
-    let config = ClientConfig {
-        placement: Placement::Always,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default().placement(Placement::Always);
     let refused = rig.dma.client(config).map(drop);
     let chunks_max = CHUNKS_MAX + 1;
     let why = PoolConfigError::Chunks { chunks_max };
@@ -92,11 +86,9 @@ fn a_pool_of_more_chunks_than_there_can_be_is_refused() {
 #[test]
 fn a_chunks_page_that_is_zero_in_part_shows_nothing_to_its_next_user() {
     let rig = Rig::new(small(on_demand(1, SingleUse::Never)));
-    let config = ClientConfig {
-        placement: Placement::Always,
-        low_bits: LowBits::Kept,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default()
+        .placement(Placement::Always)
+        .low_bits(LowBits::Kept);
     let client = rig.dma.client(config).unwrap();
     let memory = rig.memory(1);
     rig.poke(memory, &[7; 4096]);
@@ -370,17 +362,12 @@ fn whichever_allocation_fails_nothing_is_lost() {
 #[test]
 fn a_fixed_pool_neither_maps_nor_starves_another() {
     let rig = Rig::new(DmaConfig::default());
-    let pool = PoolConfig {
-        growth: Growth::Fixed,
-        ..PoolConfig::of(ClassConfig {
-            pages_lg2: 0,
-            slots: 4,
-        })
-    };
-    let config = ClientConfig {
-        placement: Placement::Always,
-        ..ClientConfig::default()
-    };
+    let pool = PoolConfig::of(ClassConfig {
+        pages_lg2: 0,
+        slots: 4,
+    })
+    .growth(Growth::Fixed);
+    let config = ClientConfig::default().placement(Placement::Always);
     let busy = rig.dma.client_with_pool(config, &pool).unwrap();
     let quiet = rig.dma.client_with_pool(config, &pool).unwrap();
     let memory = rig.memory(1);
@@ -444,15 +431,8 @@ fn shares_of_one_budget_have_their_minimum_and_borrow_the_rest() {
             slots,
         }]
     };
-    let config = ClientConfig {
-        placement: Placement::Always,
-        ..ClientConfig::default()
-    };
-    let budget = SharesConfig {
-        budget: ByteCount(10 << 12),
-        rest: slots(4),
-        limits: Default::default(),
-    };
+    let config = ClientConfig::default().placement(Placement::Always);
+    let budget = SharesConfig::new(ByteCount(10 << 12), slots(4));
     let shares = rig.dma.shares(budget).unwrap();
     let before = rig.domain.stats();
     let busy = shares.client(config, slots(3)).unwrap();

@@ -45,10 +45,7 @@ fn what_is_left_by_an_error_is_unmapped() {
         let context = format!("{policy:?}, {placement:?}");
         let config = DomainConfig::new(AllocatorConfig::RBTREE, policy);
         let rig = Rig::with(DmaConfig::default(), 4096, config);
-        let config = ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(placement);
         let client = rig.dma.client(config).unwrap();
         let mut frames = Vec::new();
         let lists = lists(&*rig.p, &mut frames);
@@ -109,10 +106,7 @@ fn told(error: &dyn fmt::Display) {
 #[test]
 fn an_unmap_that_fails_in_a_drop_is_counted_and_told_and_its_list_is_kept() {
     let rig = patchy::Rig::new(PolicyConfig::Strict);
-    let config = DmaConfig {
-        on_drop_error: Some(OnDropError(told)),
-        ..DmaConfig::default()
-    };
+    let config = DmaConfig::default().on_drop_error(OnDropError(told));
     let dma = Arc::new(Dma::new(rig.dma.domain().clone(), config));
     let client = dma.client(ClientConfig::default()).unwrap();
     let list: Arc<[PhysRange]> = Arc::new([PhysRange::page(PhysPage(7))]);

@@ -27,17 +27,14 @@ pub fn small() -> DmaConfig {
         pages_lg2,
         slots: 2,
     };
-    DmaConfig {
-        pool: PoolConfig {
-            classes: vec![class(0), class(2)],
-            growth: Growth::OnDemand {
+    DmaConfig::default().pool(
+        PoolConfig::default()
+            .classes(vec![class(0), class(2)])
+            .growth(Growth::OnDemand {
                 chunks_max: 1,
                 single_use: SingleUse::Allowed,
-            },
-            ..PoolConfig::default()
-        },
-        ..DmaConfig::default()
-    }
+            }),
+    )
 }
 
 /// Lists of all shapes: parts of granules, whole ones, edges, several segments, and more than a
@@ -306,17 +303,12 @@ fn unmap_does_without_magazines() {
 fn a_fixed_pool_needs_no_memory_and_unmaps_nothing() {
     const SLOTS: u32 = 16;
     let rig = Rig::new(DmaConfig::default());
-    let pool = PoolConfig {
-        growth: Growth::Fixed,
-        ..PoolConfig::of(ClassConfig {
-            pages_lg2: 0,
-            slots: SLOTS,
-        })
-    };
-    let config = ClientConfig {
-        placement: Placement::Always,
-        ..ClientConfig::default()
-    };
+    let pool = PoolConfig::of(ClassConfig {
+        pages_lg2: 0,
+        slots: SLOTS,
+    })
+    .growth(Growth::Fixed);
+    let config = ClientConfig::default().placement(Placement::Always);
     let client = rig.dma.client_with_pool(config, &pool).unwrap();
     let buffer = PhysRange::new(rig.memory(1), ByteCount(50));
     let before = rig.domain.stats().invalidations;

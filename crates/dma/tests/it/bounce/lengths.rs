@@ -101,11 +101,9 @@ impl User<'_> {
 /// Every two of three buffers, one after the other, at every edge.
 fn every_pair(low_bits: LowBits, buffers: impl Fn(u64) -> [Place; 3]) {
     let rig = Rig::new(DmaConfig::default());
-    let config = ClientConfig {
-        placement: Placement::Always,
-        low_bits,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default()
+        .placement(Placement::Always)
+        .low_bits(low_bits);
     let client = rig.dma.client(config).unwrap();
     let memory = rig.memory(PAGES);
     for direction in DIRECTIONS {

@@ -49,11 +49,9 @@ fn clients(rig: &Rig) -> Vec<Client<Host, Tables>> {
     ];
     let plain = placements.map(|placement| rig.client(placement));
     let kept = placements[..2].iter().map(|placement| {
-        let config = ClientConfig {
-            placement: *placement,
-            low_bits: LowBits::Kept,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default()
+            .placement(*placement)
+            .low_bits(LowBits::Kept);
         rig.dma.client(config).unwrap()
     });
     plain.into_iter().chain(kept).collect()
@@ -62,17 +60,15 @@ fn clients(rig: &Rig) -> Vec<Client<Host, Tables>> {
 /// Few slots, so that every step of the fallback chain is taken.
 fn tight() -> DmaConfig {
     let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
-    DmaConfig {
-        pool: PoolConfig {
-            classes: [(0, 3), (1, 2), (3, 1)].map(class).into(),
-            growth: Growth::OnDemand {
+    DmaConfig::default().pool(
+        PoolConfig::default()
+            .classes([(0, 3), (1, 2), (3, 1)].map(class).into())
+            .growth(Growth::OnDemand {
                 chunks_max: 1,
                 single_use: SingleUse::Allowed,
-            },
-            idle_ns: 100_000_000,
-        },
-        ..DmaConfig::default()
-    }
+            })
+            .idle_ns(100_000_000),
+    )
 }
 
 proptest! {

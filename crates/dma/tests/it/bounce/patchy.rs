@@ -231,10 +231,7 @@ impl Rig {
 }
 
 pub fn client(dma: &Arc<Dma<Patchy, Tables>>, placement: Placement) -> Dev {
-    let config = ClientConfig {
-        placement,
-        ..ClientConfig::default()
-    };
+    let config = ClientConfig::default().placement(placement);
     dma.client(config).unwrap()
 }
 

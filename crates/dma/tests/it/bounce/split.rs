@@ -130,18 +130,12 @@ fn a_pool_whose_slots_have_memory_for_good_has_that_cache_too() {
         pages_lg2: 0,
         slots: 4,
     };
-    edges_come_from_a_cache(PoolConfig {
-        growth: Growth::Fixed,
-        ..PoolConfig::of(slots)
-    });
+    edges_come_from_a_cache(PoolConfig::of(slots).growth(Growth::Fixed));
 }
 
 fn edges_come_from_a_cache(pool: PoolConfig) {
     let idle_ms = pool.idle_ns / 1_000_000;
-    let rig = Rig::new(DmaConfig {
-        pool,
-        ..DmaConfig::default()
-    });
+    let rig = Rig::new(DmaConfig::default().pool(pool));
     let client = rig.client(UNTRUSTED);
     let memory = rig.memory(3);
     let content: Vec<u8> = (0..3 * GRANULE).map(before).collect();
@@ -276,10 +270,7 @@ fn lists_are_split_at_their_ends_and_bounced_where_they_cannot_be() {
 fn a_mapping_that_is_never_synchronised_is_direct_or_refused() {
     let rig = Rig::new(DmaConfig::default());
     let memory = rig.memory(2);
-    let attrs = DmaAttrs {
-        streaming: Streaming::Persistent,
-        ..DmaAttrs::default()
-    };
+    let attrs = DmaAttrs::default().streaming(Streaming::Persistent);
     let whole = PhysRange::new(memory, ByteCount(8192));
     let partly = PhysRange::new(memory, ByteCount(8191));
     let every = [

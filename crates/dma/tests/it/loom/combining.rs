@@ -128,11 +128,10 @@ fn behind<U: Invalidate>(
     take_over: u64,
 ) -> (Arc<Loom>, Arc<Combining<Loom, U>>) {
     let p = Arc::new(Loom::with_cpus(cpus, 0));
-    let config = CombiningConfig {
-        cpus_min: 1,
-        take_over,
-        ranges_max: PAGES,
-    };
+    let config = CombiningConfig::default()
+        .cpus_min(1)
+        .take_over(take_over)
+        .ranges_max(PAGES);
     (p.clone(), Arc::new(Combining::new(p, unit, config)))
 }
 
@@ -314,11 +313,10 @@ fn a_round_is_of_the_domain_of_those_that_wait() {
             ..Late::new()
         };
         let p = Arc::new(Loom::with_cpus(2, 0));
-        let config = CombiningConfig {
-            cpus_min: 1,
-            take_over: 1,
-            ranges_max: 0, // to look at pages is an acquire, too
-        };
+        let config = CombiningConfig::default()
+            .cpus_min(1)
+            .take_over(1)
+            .ranges_max(0);
         let unit = Arc::new(Combining::new(p.clone(), late, config));
         let first = ask(&p, &unit, 0);
         ask(&p, &unit, 0);

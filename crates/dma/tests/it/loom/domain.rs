@@ -32,24 +32,21 @@ pub fn domain(
     let p = Arc::new(Loom::new(FRAMES));
     let unit = Arc::new(Unit::new(p.clone(), after));
     let paged = Paged::new(&p, unit.clone(), TableConfig::default()).expect("a frame for the root");
-    let config = DomainConfig {
-        chunks_per_cpu: 0, // each of their words has a history here
-        ..DomainConfig::new(allocator, policy)
-    };
+    let config = DomainConfig::new(allocator, policy).chunks_per_cpu(0);
     let domain = Domain::new(p, paged, config).expect("within the aperture");
     domain.attach(DEVICE).expect("this unit takes any device");
     (Arc::new(domain), unit)
 }
 
 fn small_magazines() -> AllocatorConfig {
-    AllocatorConfig::Magazine(MagazineConfig {
-        magazine_len: 1,
-        classes: 1,
-        run: 1,
-        depot_full_max: 1,
-        backing: BackingConfig::Rbtree,
-        ..MagazineConfig::DEFAULT
-    })
+    AllocatorConfig::Magazine(
+        MagazineConfig::DEFAULT
+            .magazine_len(1)
+            .classes(1)
+            .run(1)
+            .depot_full_max(1)
+            .backing(BackingConfig::Rbtree),
+    )
 }
 
 pub fn map(domain: &Tiniest, page: u64) -> Mapping {
@@ -121,10 +118,7 @@ fn unmap_against_a_flush_of_another_cpu() {
     let (origin, held) = (Counter::default(), Counter::default());
     let counters = (origin.clone(), held.clone());
     explore("unmap, flush (deferred)", None, move || {
-        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig {
-            batch: 4,
-            ..DeferredConfig::default()
-        });
+        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default().batch(4));
         let (domain, unit) = domain(AllocatorConfig::RBTREE, policy, After::Prefetch);
         let (earlier, mapping) = (map(&domain, 101), map(&domain, 100));
         let at = mapping.iova().page();
@@ -218,7 +212,7 @@ fn maps_take_what_unmaps_keep() {
 #[test]
 fn unmaps_collect_each_others_completions() {
     explore("unmap, unmap (macos)", None, || {
-        let policy = PolicyConfig::MacOs(MacOsConfig { depth: 1 });
+        let policy = PolicyConfig::MacOs(MacOsConfig::default().depth(1));
         let (domain, unit) = domain(AllocatorConfig::RBTREE, policy, After::Prefetch);
         let [one, two] = [100, 101].map(|page| map(&domain, page));
         let pages = [&one, &two].map(|mapping| mapping.iova().page());

@@ -16,10 +16,7 @@ use ioatlas_dma::{
 use std::sync::Arc;
 
 fn deferred() -> PolicyConfig {
-    PolicyConfig::DeferredPerCpu(DeferredConfig {
-        batch: 4,
-        ..DeferredConfig::default()
-    })
+    PolicyConfig::DeferredPerCpu(DeferredConfig::default().batch(4))
 }
 
 fn strict(domain: &Tiniest) {

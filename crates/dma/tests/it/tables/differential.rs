@@ -52,9 +52,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 fn config() -> impl Strategy<Value = TableConfig> {
     let reclaim = prop_oneof![Just(Reclaim::Covered), Just(Reclaim::Never)];
-    (reclaim, 1..=4u32).prop_map(|(reclaim, largest_leaf)| TableConfig {
-        reclaim,
-        largest_leaf,
+    (reclaim, 1..=4u32).prop_map(|(reclaim, largest_leaf)| {
+        TableConfig::default()
+            .reclaim(reclaim)
+            .largest_leaf(largest_leaf)
     })
 }
 

@@ -15,10 +15,7 @@ use ioatlas_dma::{
 use std::sync::Arc;
 
 fn domain<F: Format>(design: DomainConfig, reclaim: Reclaim) -> (Dom<F>, Arc<Walker<F>>) {
-    let config = TableConfig {
-        reclaim,
-        largest_leaf: 2,
-    };
+    let config = TableConfig::default().reclaim(reclaim).largest_leaf(2);
     walked(4096, design, config)
 }
 
@@ -32,12 +29,8 @@ fn owners() -> Vec<DomainConfig> {
         BackingConfig::MacOs,
     ];
     let plain = backings.map(AllocatorConfig::Plain);
-    let magazines = backings.map(|backing| {
-        AllocatorConfig::Magazine(MagazineConfig {
-            backing,
-            ..MagazineConfig::default()
-        })
-    });
+    let magazines = backings
+        .map(|backing| AllocatorConfig::Magazine(MagazineConfig::default().backing(backing)));
     let policies = [
         PolicyConfig::Strict,
         PolicyConfig::DeferredPerCpu(DeferredConfig::default()),
@@ -142,10 +135,7 @@ fn no_other_rule_frees_what_was_emptied_in_pieces() {
 
 #[test]
 fn what_is_retired_keeps_its_table_until_it_is_flushed() {
-    let policy = PolicyConfig::DeferredPerCpu(DeferredConfig {
-        window: TimeNs(u64::MAX),
-        ..DeferredConfig::default()
-    });
+    let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default().window(TimeNs(u64::MAX)));
     let design = DomainConfig::new(AllocatorConfig::RBTREE, policy);
     let (dom, unit) = domain::<VtdSecond48>(design, Reclaim::Emptied);
     let mapping = dom.map(buffer(9, 1), Direction::ToDevice).expect("room");

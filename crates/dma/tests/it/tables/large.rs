@@ -13,10 +13,7 @@ use ioatlas_dma::{
 };
 
 fn up_to(largest_leaf: u32) -> TableConfig {
-    TableConfig {
-        largest_leaf,
-        ..TableConfig::default()
-    }
+    TableConfig::default().largest_leaf(largest_leaf)
 }
 
 const LEAF: LeafAttrs = LeafAttrs {
@@ -124,10 +121,7 @@ fn a_large_leaf_never_takes_the_place_of_a_table_by_itself() {
 #[test]
 fn room_is_made_for_exactly_the_leaves_that_will_be_written() {
     for reclaim in [Reclaim::Covered, Reclaim::Never] {
-        let config = TableConfig {
-            reclaim,
-            ..up_to(3)
-        };
+        let config = up_to(3).reclaim(reclaim);
         let mut rig = Rig::<Toy<2, 3>>::with(32, config);
         for page in [0, 5, 17, 40] {
             rig.install(page, 1, page, Perm::Read, AllocKind::Dynamic);

@@ -53,10 +53,7 @@ fn policies() -> [PolicyConfig; 2] {
 fn small_then_large<F: Format>() {
     for policy in policies() {
         for reclaim in [Reclaim::Covered, Reclaim::Never] {
-            let config = TableConfig {
-                reclaim,
-                largest_leaf: 2,
-            };
+            let config = TableConfig::default().reclaim(reclaim).largest_leaf(2);
             let (dom, unit) = domain::<F>(policy, config);
             let span = F::span(2);
             for round in 0..3 {
@@ -94,10 +91,7 @@ fn a_large_leaf_is_reached_where_walks_led_to_a_table_before() {
 #[test]
 fn a_whole_tree_of_tables_makes_room() {
     for policy in policies() {
-        let config = TableConfig {
-            largest_leaf: 3,
-            ..TableConfig::default()
-        };
+        let config = TableConfig::default().largest_leaf(3);
         let (dom, unit) = domain::<Toy<2, 3>>(policy, config);
         let small: Vec<_> = (0..63).map(|i| map(&dom, &unit, 100 + i, 1)).collect(); // all but page 0
         assert_eq!(sound(&dom).census.frames, 1 + 4 + 16);
@@ -121,10 +115,7 @@ fn a_whole_tree_of_tables_makes_room() {
 
 #[test]
 fn a_map_that_needs_no_room_waits_for_nothing() {
-    let config = TableConfig {
-        largest_leaf: 3,
-        ..TableConfig::default()
-    };
+    let config = TableConfig::default().largest_leaf(3);
     let (dom, unit) = domain::<Toy<2, 3>>(PolicyConfig::Strict, config);
     let mappings = [
         map(&dom, &unit, 64, 16),
@@ -143,10 +134,7 @@ fn a_map_that_needs_no_room_waits_for_nothing() {
 #[test]
 fn where_the_flush_fails_nothing_is_mapped_and_nothing_reused() {
     for policy in policies() {
-        let config = TableConfig {
-            largest_leaf: 2,
-            ..TableConfig::default()
-        };
+        let config = TableConfig::default().largest_leaf(2);
         let (dom, unit) = domain::<Toy<2, 3>>(policy, config);
         let small = map(&dom, &unit, 7, 1);
         dom.unmap(small).expect("a live mapping");

@@ -20,10 +20,9 @@ const SHARED: LeafAttrs = LeafAttrs {
 };
 
 /// Large leaves are allowed, and must not be used.
-const CONFIG: TableConfig = TableConfig {
-    reclaim: ioatlas_dma::table::Reclaim::Covered,
-    largest_leaf: 3,
-};
+const CONFIG: TableConfig = TableConfig::DEFAULT
+    .reclaim(ioatlas_dma::table::Reclaim::Covered)
+    .largest_leaf(3);
 
 /// Where a page is: as under `identity`, it follows from the address, which may be wider.
 fn home(page: u64) -> u64 {

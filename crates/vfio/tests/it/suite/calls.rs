@@ -80,10 +80,7 @@ fn a_burst_of_a_stream_is_ended_by_one_call() {
     for kind in KINDS {
         let rig = Rig::strict(kind);
         let dma = Arc::new(Dma::new(rig.domain.clone(), DmaConfig::default()));
-        let config = ClientConfig {
-            placement: Placement::Never,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(Placement::Never);
         let client = dma.client(config).unwrap();
         let buffer = rig.buffer(16);
         let mut stream = client.stream(PageCount(64));
@@ -375,10 +372,7 @@ fn bounced_buffers_ask_the_kernel_for_nothing_once_warm() {
     for kind in KINDS {
         let rig = Rig::strict(kind);
         let dma = Arc::new(Dma::new(rig.domain.clone(), DmaConfig::default()));
-        let client = dma.client(ClientConfig {
-            placement: Placement::Always,
-            ..ClientConfig::default()
-        });
+        let client = dma.client(ClientConfig::default().placement(Placement::Always));
         let client = client.unwrap();
         let mut buffer = rig.buffer(4);
         let mut warm = rig.calls();

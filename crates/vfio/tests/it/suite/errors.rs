@@ -270,9 +270,8 @@ fn an_aperture_that_is_too_small_or_partly_reserved() {
             let kernel = Simulated::new(Machine::usual());
             kind.open(&kernel, &[nvme()]).unwrap()
         };
-        let config = |first, pages| DomainConfig {
-            aperture: Some(IovaRange::new(IovaPage(first), PageCount(pages))),
-            ..DomainConfig::default()
+        let config = |first, pages| {
+            DomainConfig::default().aperture(IovaRange::new(IovaPage(first), PageCount(pages)))
         };
         // 48 bits wanted of 39
         let error = Vfio::domain(memory(16), open(), config(0, 1 << 36)).map(drop);

@@ -55,10 +55,7 @@ fn drive(kind: Kind, kernel: &Simulated, config: DomainConfig) -> bool {
     }
     domain.audit().expect("all pages add up");
     let dma = Arc::new(Dma::new(domain.clone(), DmaConfig::default()));
-    let client = dma.client(ClientConfig {
-        placement: Placement::Always,
-        ..ClientConfig::default()
-    });
+    let client = dma.client(ClientConfig::default().placement(Placement::Always));
     if let Ok(client) = client {
         for _ in 0..2 {
             match client.map_single(lend(page(1)), Direction::Bidirectional) {

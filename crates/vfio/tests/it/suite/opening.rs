@@ -104,10 +104,7 @@ fn what_cannot_be_opened_says_why_and_leaves_nothing_open() {
         matches!(error, OpenDeviceError::Pool(PoolError::NoClock)),
         "{error}"
     );
-    let beyond = DomainConfig {
-        aperture: Some(IovaRange::new(IovaPage(1 << 40), PageCount(1))),
-        ..DomainConfig::default()
-    };
+    let beyond = DomainConfig::default().aperture(IovaRange::new(IovaPage(1 << 40), PageCount(1)));
     let error = open(options().domain(beyond), ADDRESS);
     assert!(matches!(error, OpenDeviceError::Domain(_)), "{error}");
     // each call of the kernel fails in turn

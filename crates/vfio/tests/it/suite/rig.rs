@@ -103,10 +103,11 @@ pub fn memory(pages: u64) -> Arc<UserSpace> {
 
 /// What identity needs on an IOMMU of 39 bits.
 pub fn identity() -> AllocatorConfig {
-    AllocatorConfig::Identity(IdentityConfig {
-        phys_bits: 37,
-        fallback: MagazineConfig::default(),
-    })
+    AllocatorConfig::Identity(
+        IdentityConfig::default()
+            .phys_bits(37)
+            .fallback(MagazineConfig::default()),
+    )
 }
 
 /// Every allocator that this platform has (there is no heap, which `kmalloc` needs), with every

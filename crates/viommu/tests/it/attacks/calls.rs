@@ -29,14 +29,8 @@ fn bytes(buffer: &CpuBuffer<Host, BothWays>) -> Vec<u8> {
 fn a_token_at_the_wrong_place() {
     for (mut lab, client, placement) in cases() {
         let mut far = Lab::new(lab.domain.policy());
-        let config = ClientConfig {
-            placement: Placement::Always,
-            ..ClientConfig::default()
-        };
-        let pool = PoolConfig {
-            growth: ON_DEMAND,
-            ..tight(ON_DEMAND).pool
-        };
+        let config = ClientConfig::default().placement(Placement::Always);
+        let pool = tight(ON_DEMAND).pool.growth(ON_DEMAND);
         let own = lab.dma.client_with_pool(config, &pool).expect("memory");
         let others = [far.client(placement), far.stranger.clone()];
         let orphan = far.token(&others[0]);

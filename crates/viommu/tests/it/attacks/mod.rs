@@ -42,12 +42,13 @@ const PAGES: usize = 3;
 
 const POLICIES: [PolicyConfig; 4] = [
     PolicyConfig::Strict,
-    PolicyConfig::DeferredGlobal(DeferredConfig {
-        batch: 250,
-        window: TimeNs(10_000_000),
-        tick_budget: 256,
-    }),
-    PolicyConfig::MacOs(MacOsConfig { depth: 64 }),
+    PolicyConfig::DeferredGlobal(
+        DeferredConfig::DEFAULT
+            .batch(250)
+            .window(TimeNs(10_000_000))
+            .tick_budget(256),
+    ),
+    PolicyConfig::MacOs(MacOsConfig::DEFAULT.depth(64)),
     PolicyConfig::Solaris,
 ];
 
@@ -152,21 +153,12 @@ impl Lab {
         let (domain, theirs) = (domain(NIC, policy), domain(DISK, PolicyConfig::Strict));
         let api = |domain: &Arc<Dom>| {
             let clock = Some(Clock(|| TimeNs(100 * called())));
-            let config = DmaConfig {
-                clock,
-                ..tight(ON_DEMAND)
-            };
+            let config = tight(ON_DEMAND).clock(clock);
             Arc::new(Dma::watched(domain.clone(), config, Hostile))
         };
         let client = |dma: &Arc<Api>, end| {
-            let limits = Limits {
-                end,
-                ..Limits::default()
-            };
-            let config = ClientConfig {
-                limits,
-                ..ClientConfig::default()
-            };
+            let limits = Limits::default().end(end);
+            let config = ClientConfig::default().limits(limits);
             dma.client(config).expect("no pool")
         };
         Lab {
@@ -188,10 +180,7 @@ impl Lab {
     }
 
     fn client(&self, placement: Placement) -> Dev {
-        let config = ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(placement);
         self.dma.client(config).expect("a pool")
     }
 

@@ -300,15 +300,9 @@ fn a_busy_device_cannot_take_the_fixed_share_of_another() {
         pages_lg2: 0,
         slots: 4,
     };
-    let share = PoolConfig {
-        growth: Growth::Fixed,
-        ..PoolConfig::of(class)
-    };
+    let share = PoolConfig::of(class).growth(Growth::Fixed);
     let client = || {
-        let config = ClientConfig {
-            placement: Placement::Always,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(Placement::Always);
         rig.dma
             .client_with_pool(config, &share)
             .expect("memory for a share")
@@ -395,11 +389,9 @@ fn keeping_low_bits_shows_no_neighbour() {
             let mut rig = rig(ON_DEMAND);
             let memory = rig.memory(2);
             rig.fill(part(memory, 0, 2 * GRANULE), BESIDE);
-            let config = ClientConfig {
-                placement: *placement,
-                low_bits: LowBits::Kept,
-                ..ClientConfig::default()
-            };
+            let config = ClientConfig::default()
+                .placement(*placement)
+                .low_bits(LowBits::Kept);
             let client = rig.dma.client(config).expect("a pool");
             let buffer = part(memory, offset, len);
             rig.fill(buffer, 1);

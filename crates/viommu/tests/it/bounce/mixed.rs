@@ -260,7 +260,7 @@ fn whichever_allocation_fails_nothing_is_lost_and_the_next_try_succeeds() {
 fn without_an_iova_left_each_placement_says_so_and_recovers() {
     for design in designs() {
         let aperture = Some(IovaRange::new(IovaPage(256), PageCount(128)));
-        let design = DomainConfig { aperture, ..design };
+        let design = design.aperture(aperture);
         let growth = Growth::OnDemand {
             chunks_max: 0,
             single_use: SingleUse::Allowed,

@@ -51,10 +51,7 @@ impl<B: Base> Rig<B> {
         self.p().inner().frames_in_use()
     }
     pub fn client(&self, placement: Placement) -> Dev<B> {
-        let config = ClientConfig {
-            placement,
-            ..ClientConfig::default()
-        };
+        let config = ClientConfig::default().placement(placement);
         self.dma.client(config).expect("a pool")
     }
     /// So many contiguous pages of the test's own.

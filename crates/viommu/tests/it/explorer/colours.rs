@@ -12,11 +12,9 @@ use std::cell::RefCell;
 const EACH: u64 = 8;
 
 pub fn run(plan: &Plan) -> Checked {
-    let design = DomainConfig {
-        offset: Offset::Fixed(PageCount(EACH)),
-        wait_limit: LIMIT,
-        ..DomainConfig::new(AllocatorConfig::RBTREE, plan.design.domain.policy)
-    };
+    let design = DomainConfig::new(AllocatorConfig::RBTREE, plan.design.domain.policy)
+        .offset(Offset::Fixed(PageCount(EACH)))
+        .wait_limit(LIMIT);
     let base = Failing::new(plan.platform());
     let rig = &Rig {
         machine: machine_on::<Sim, Small>(base, Oracle::new(), |_| ()).expect("a machine"),

@@ -60,10 +60,7 @@ fn all_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
     for design in designs().into_iter().skip(nth).step_by(UNITS) {
         let design = Design {
             domain: design,
-            tables: TableConfig {
-                reclaim: Reclaim::Emptied,
-                ..TableConfig::default()
-            },
+            tables: TableConfig::default().reclaim(Reclaim::Emptied),
         };
         let crowd = Crowd::<Host, F>::by(interface, design, PATIENT, adjust);
         crowd.domain.attach(DISK).expect("attached");

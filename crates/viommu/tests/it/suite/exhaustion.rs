@@ -18,10 +18,7 @@ on_every_machine! {
 
 /// Eight pages, none of them page 0.
 fn narrow(design: DomainConfig) -> DomainConfig {
-    DomainConfig {
-        aperture: Some(IovaRange::new(IovaPage(8), PageCount(8))),
-        ..design
-    }
+    design.aperture(IovaRange::new(IovaPage(8), PageCount(8)))
 }
 
 pub fn an_exhausted_aperture_recovers<B: Base, F: Format>() {

@@ -91,7 +91,7 @@ fn maps<B: Base, F: Format>(
     let tables = all_tables().into_iter().cycle();
     for (nth, (domain, tables)) in core_designs::<F>().into_iter().zip(tables).enumerate() {
         let order = [ListOrder::Ascending, ListOrder::Descending][nth % 2];
-        let domain = DomainConfig { order, ..domain };
+        let domain = domain.order(order);
         let design = Design { domain, tables };
         let largest = |config: &mut UnitConfig| config.features.largest_leaf = 3;
         let rig = Rig::<B>::with::<F>(1024, largest);
@@ -244,7 +244,7 @@ pub fn typed_buffers<B: Base, F: Format>() {
         let end = F::aperture().end().0.min(edge + beside);
         let near = IovaRange::new(IovaPage(first), PageCount(end - first));
         let aperture = chooses_freely(&design).then_some(near);
-        let design = DomainConfig { aperture, ..design };
+        let design = design.aperture(aperture);
         let context = format!("{}, {placement:?}", name(&design));
         let mut passed = false;
         // those of a chunk are all alike
@@ -253,10 +253,7 @@ pub fn typed_buffers<B: Base, F: Format>() {
             hammer_when_it_fails(&rig, near.iter());
             let domain = rig.domain::<F>(design);
             let dma = domain.dma(tight(ON_DEMAND));
-            let config = ClientConfig {
-                placement,
-                ..ClientConfig::default()
-            };
+            let config = ClientConfig::default().placement(placement);
             let client = dma.client(config).expect("a pool");
             let look = || {
                 for page in near.iter() {
@@ -367,7 +364,7 @@ pub fn what_is_undone_is_not_handed_out_before_the_flush<B: Base, F: Format>() {
         let span = span::<F>();
         let aperture = Some(IovaRange::new(IovaPage(2 * span), PageCount(2 * span)));
         let rig = Rig::<B>::new::<F>(64);
-        let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+        let domain = rig.domain::<F>(design.aperture(aperture));
         let list: Vec<_> = (0..2 * span).map(|i| buffer(0x1000 + i, 1)).collect();
         // all tables but the last: half of the list is written, then undone
         rig.failing().fail_nth(u64::from(F::LEVELS) - 1);

@@ -101,13 +101,7 @@ pub fn an_exhausted_arena_recovers<B: Base, F: Format>() {
 
 pub fn a_block_that_a_device_cannot_reach_is_given_back<B: Base, F: Format>() {
     each::<B, F>(|rig, domain| {
-        let attrs = MapAttrs {
-            limits: Limits {
-                align_lg2: 13,
-                ..Limits::NONE
-            },
-            ..MapAttrs::default()
-        };
+        let attrs = MapAttrs::default().limits(Limits::NONE.align_lg2(13));
         let inner = domain.domain();
         let heap = || inner.platform().heap().expect("a heap").in_use();
         let before = heap();
@@ -117,14 +111,8 @@ pub fn a_block_that_a_device_cannot_reach_is_given_back<B: Base, F: Format>() {
         assert!(aligned.range().first.0 >= ARENA.0);
         assert_eq!(heap(), before, "no block is held");
         assert_eq!(inner.usage().diverted, 1);
-        let none = Limits {
-            end: Some(IovaPage(4)), // no block ends below
-            ..Limits::NONE
-        };
-        let attrs = MapAttrs {
-            limits: none,
-            ..MapAttrs::default()
-        };
+        let none = Limits::NONE.end(IovaPage(4));
+        let attrs = MapAttrs::default().limits(none);
         refused(rig, domain, &["8 IOVA pages", "below"], || {
             inner.map_with(buffer(0x40, 3), Direction::ToDevice, attrs)
         });

@@ -90,10 +90,7 @@ impl<B: Base, F: Format> Clients<B, F> {
     pub fn new(rig: &Rig<B>, domain: &Dom<B, F>) -> Self {
         let dma = domain.dma(tight(ON_DEMAND));
         let client = |placement| {
-            let config = ClientConfig {
-                placement,
-                ..ClientConfig::default()
-            };
+            let config = ClientConfig::default().placement(placement);
             dma.client(config).expect("a pool")
         };
         Clients {

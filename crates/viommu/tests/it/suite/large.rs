@@ -83,10 +83,7 @@ pub fn a_large_leaf_and_a_table_take_turns_in_one_place<B: Base, F: Format>() {
 /// What the table may have is held at what the unit says that it walks.
 pub fn a_unit_without_large_leaves_gets_none<B: Base, F: Format>() {
     let rig = Rig::<B>::new::<F>(64);
-    let tables = TableConfig {
-        largest_leaf: 3,
-        ..TableConfig::default()
-    };
+    let tables = TableConfig::default().largest_leaf(3);
     let domain = rig.machine.domain::<F>(Design {
         tables,
         ..Design::default()

@@ -4,7 +4,7 @@
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
-    domain::{DomainConfig, ListOrder, Offset},
+    domain::{ListOrder, Offset},
     table::Format,
     units::*,
 };
@@ -17,10 +17,7 @@ on_every_machine! {
 pub fn a_descending_list_is_reached_segment_by_segment<B: Base, F: Format>() {
     for design in designs() {
         let rig = Rig::<B>::new::<F>(64);
-        let domain = rig.domain::<F>(DomainConfig {
-            order: ListOrder::Descending,
-            ..design
-        });
+        let domain = rig.domain::<F>(design.order(ListOrder::Descending));
         let list = [
             PhysRange::new(PhysAddr(0x20 * GRANULE + 0x800), ByteCount(0x800)),
             buffer(0x30, 2),
@@ -60,11 +57,7 @@ pub fn domains_of_a_machine_begin_at_different_pages<B: Base, F: Format>() {
         for (offset, between) in [(Offset::Fixed(PageCount(16)), 16), (Offset::Coherent, 4)] {
             let rig = Rig::<B>::new::<F>(64);
             let machine = &rig.machine;
-            let make = || {
-                machine
-                    .domain::<F>(DomainConfig { offset, ..design })
-                    .unwrap()
-            };
+            let make = || machine.domain::<F>(design.offset(offset)).unwrap();
             let first = make();
             let ring = first.alloc_consistent(ByteCount(3 * GRANULE)).unwrap();
             let second = make();

@@ -14,7 +14,7 @@ use ioatlas_dma::{
 use ioatlas_host::Host;
 use ioatlas_sim::platform::Sim;
 use ioatlas_viommu::{
-    machine::NOT_COMBINED,
+    machine::not_combined,
     oracle::{Bounds, Deadline, Failing, Oracle, Property, Watched, WatchedPlatform},
     unit::Injection,
     walk::Step,
@@ -125,7 +125,7 @@ fn promising<B: Base, F: Format>(
 
 /// A domain of which the oracle expects what `bounds` says.
 fn bound<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig, bounds: Bounds) -> Dom<B, F> {
-    let domain = rig.machine.unwatched::<F>(design, NOT_COMBINED).unwrap();
+    let domain = rig.machine.unwatched::<F>(design, not_combined()).unwrap();
     let domain = Watched::new(domain, rig.machine.oracle().clone(), bounds);
     domain.attach(NIC).unwrap();
     domain
@@ -231,10 +231,7 @@ pub fn p2_one_nanosecond_more_than_the_policy_promises<B: Base, F: Format>() {
             };
             let window = bounds.window.0;
             let promised = Bounds::of(&design.policy, 1);
-            let later = DeferredConfig {
-                window: TimeNs(window + more),
-                ..bounds
-            };
+            let later = bounds.window(TimeNs(window + more));
             let domain = bound::<B, F>(&rig, with_bounds(design, later), promised);
             let unmapped = |page| {
                 let mapping = domain.map(buffer(page, 1), Direction::ToDevice);
@@ -383,7 +380,7 @@ pub fn p6_a_kept_buffer_that_was_turned_and_not_flushed<B: Base, F: Format>() {
     for design in strict() {
         let rig = Rig::<B>::new::<F>(Interface::Dma.frames());
         let aperture = Some(room::<F>());
-        let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+        let domain = rig.domain::<F>(design.aperture(aperture));
         let clients = Clients::new(&rig, &domain);
         let client = PLACEMENTS.iter().position(|p| *p == Placement::Always);
         let client = client.expect("one of all");
@@ -500,7 +497,7 @@ pub fn p9_a_bounce_buffer_whose_frame_is_free<B: Base, F: Format>() {
         ] {
             let rig = Rig::<B>::new::<F>(Interface::Dma.frames());
             let aperture = Some(room::<F>());
-            let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+            let domain = rig.domain::<F>(design.aperture(aperture));
             let clients = Clients::new(&rig, &domain);
             let client = PLACEMENTS.iter().position(|p| *p == placement);
             let client = client.expect("one of all");

@@ -33,15 +33,14 @@ fn now() -> TimeNs {
 /// Few slots, so that each step of the fallback chain is taken.
 pub fn tight(growth: Growth) -> DmaConfig {
     let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
-    DmaConfig {
-        pool: PoolConfig {
-            classes: [(0, 2), (1, 2), (2, 1)].map(class).into(),
-            growth,
-            idle_ns: 100_000_000,
-        },
-        clock: Some(Clock(now)),
-        ..DmaConfig::default()
-    }
+    DmaConfig::default()
+        .pool(
+            PoolConfig::default()
+                .classes([(0, 2), (1, 2), (2, 1)].map(class).into())
+                .growth(growth)
+                .idle_ns(100_000_000),
+        )
+        .clock(Clock(now))
 }
 
 pub const ON_DEMAND: Growth = Growth::OnDemand {

@@ -4,7 +4,7 @@
 
 use crate::lend;
 use crate::suite::{interface::room, placements::*, rig::*};
-use ioatlas_dma::{dma_api::*, domain::*, platform::Platform, table::Format, units::*};
+use ioatlas_dma::{dma_api::*, platform::Platform, table::Format, units::*};
 use ioatlas_viommu::{
     machine::WatchedUnit,
     oracle::{Failing, WatchedClient, WatchedDma, WatchedMapping, WatchedPlatform},
@@ -111,12 +111,9 @@ fn each_step<B: Base, F: Format>(fault: Fault) {
             let unit = rig.machine.machine().unit().clone();
             let memory = adjoining(rig.failing(), PAGES as usize);
             let aperture = Some(room::<F>());
-            let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+            let domain = rig.domain::<F>(design.aperture(aperture));
             let dma = domain.dma(tight(ON_DEMAND));
-            let config = ClientConfig {
-                placement: Placement::Always,
-                ..ClientConfig::default()
-            };
+            let config = ClientConfig::default().placement(Placement::Always);
             let client = dma.client(config).expect("a pool");
             let mut pool = Pool {
                 rig: &rig,

@@ -109,10 +109,7 @@ pub fn quarantined_pages_and_frames_are_never_had_again<B: Base, F: Format>() {
         // the size of four leaf tables
         let aperture = IovaRange::new(IovaPage(4 * span), PageCount(4 * span));
         let rig = Rig::<B>::new::<F>(64);
-        let domain = rig.domain::<F>(DomainConfig {
-            aperture: Some(aperture),
-            ..design
-        });
+        let domain = rig.domain::<F>(design.aperture(aperture));
         let table = domain.map(buffer(0x1000, span), Direction::ToDevice);
         let table = table.unwrap();
         let memory = domain.alloc_consistent(ByteCount(2 * GRANULE)).unwrap();
@@ -293,7 +290,7 @@ pub fn a_drain_for_an_iova_that_fails_is_reported<B: Base, F: Format>() {
     for design in designs().into_iter().filter(is_batched) {
         let aperture = Some(IovaRange::new(IovaPage(8), PageCount(2)));
         let rig = Rig::<B>::new::<F>(64);
-        let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+        let domain = rig.domain::<F>(design.aperture(aperture));
         let both = domain.map(buffer(0x10, 2), Direction::ToDevice).unwrap();
         domain.unmap(both).unwrap();
         break_queue(&rig);

@@ -18,10 +18,7 @@ fn range(first: u64, pages: u64) -> IovaRange {
 fn domains<B: Base, F: Format>(run: impl Fn(&Rig<B>, &Dom<B, F>)) {
     for design in designs() {
         let rig = Rig::<B>::new::<F>(64);
-        let domain = rig.domain::<F>(DomainConfig {
-            aperture: Some(range(8, 8)),
-            ..design
-        });
+        let domain = rig.domain::<F>(design.aperture(range(8, 8)));
         run(&rig, &domain);
         rig.close(domain, &[NIC]);
         rig.end();
@@ -111,37 +108,21 @@ pub fn what_is_mapped_or_reserved_cannot_be_reserved<B: Base, F: Format>() {
 pub fn what_a_device_cannot_reach_is_refused<B: Base, F: Format>() {
     domains::<B, F>(|rig, domain| {
         let within = |limits, pages| {
-            let attrs = MapAttrs {
-                limits,
-                ..MapAttrs::default()
-            };
+            let attrs = MapAttrs::default().limits(limits);
             let buffer = buffer(0x40, pages);
             domain.domain().map_with(buffer, Direction::ToDevice, attrs)
         };
-        let end = |page| Limits {
-            end: Some(IovaPage(page)),
-            ..Limits::NONE
-        };
+        let end = |page| Limits::NONE.end(IovaPage(page));
         let flushed = domain.domain().stats().invalidations;
         for (limits, pages, words) in [
             (end(8), 1, "below 0x8 only, the aperture is 0x8+8"),
             (end(11), 4, "below 0xb only"),
             (
-                Limits {
-                    align_lg2: 4,
-                    ..Limits::NONE
-                },
+                Limits::NONE.align_lg2(4),
                 1,
                 "in 0x8+8 at any multiple of 2^4 pages",
             ),
-            (
-                Limits {
-                    boundary_lg2: Some(1),
-                    ..Limits::NONE
-                },
-                3,
-                "boundary of 2^1 pages",
-            ),
+            (Limits::NONE.boundary_lg2(1), 3, "boundary of 2^1 pages"),
         ] {
             let error = refused(rig, domain, &[words], || within(limits, pages));
             assert!(matches!(error, MapError::NoIova(none) if none.cause.is_final()));

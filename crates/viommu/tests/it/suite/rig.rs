@@ -90,11 +90,10 @@ pub const LIMIT: WaitLimit = WaitLimit(2_000);
 pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
 
 /// Whatever the CPUs; and one that waits takes over soon.
-const COMBINED: CombiningConfig = CombiningConfig {
-    cpus_min: 1,
-    take_over: 8,
-    ranges_max: 2,
-};
+const COMBINED: CombiningConfig = CombiningConfig::DEFAULT
+    .cpus_min(1)
+    .take_over(8)
+    .ranges_max(2);
 
 /// What a mutex holds, whether or not a thread has panicked with it: that one's test says why.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -142,54 +141,40 @@ pub fn chooses_freely(design: &DomainConfig) -> bool {
 
 /// The design with sizes small enough for tests to reach their edges.
 fn small(design: DomainConfig) -> DomainConfig {
-    let magazines = |sizes: MagazineConfig| MagazineConfig {
-        magazine_len: 4,
-        depot_full_max: 2,
-        run: 2,
-        ..sizes
-    };
+    let magazines = |sizes: MagazineConfig| sizes.magazine_len(4).depot_full_max(2).run(2);
     let allocator = match design.allocator {
-        AllocatorConfig::Plain(BackingConfig::Eiovar(_)) => {
-            AllocatorConfig::Plain(BackingConfig::Eiovar(EiovarConfig {
-                list_len: 4,
-                classes: 3,
-            }))
-        }
+        AllocatorConfig::Plain(BackingConfig::Eiovar(_)) => AllocatorConfig::Plain(
+            BackingConfig::Eiovar(EiovarConfig::DEFAULT.list_len(4).classes(3)),
+        ),
         AllocatorConfig::Plain(backing) => AllocatorConfig::Plain(backing),
         AllocatorConfig::Magazine(sizes) => AllocatorConfig::Magazine(magazines(sizes)),
-        AllocatorConfig::Identity(widths) => AllocatorConfig::Identity(IdentityConfig {
-            fallback: magazines(widths.fallback),
-            ..widths
-        }),
-        AllocatorConfig::Kmalloc(sizes) => AllocatorConfig::Kmalloc(KmallocConfig {
-            fallback: magazines(sizes.fallback),
-        }),
+        AllocatorConfig::Identity(widths) => {
+            AllocatorConfig::Identity(widths.fallback(magazines(widths.fallback)))
+        }
+        AllocatorConfig::Kmalloc(sizes) => {
+            AllocatorConfig::Kmalloc(KmallocConfig::default().fallback(magazines(sizes.fallback)))
+        }
     };
-    let deferred = DeferredConfig {
-        batch: 5,
-        window: TimeNs(10_000_000),
-        tick_budget: 4,
-    };
+    let deferred = DeferredConfig::DEFAULT
+        .batch(5)
+        .window(TimeNs(10_000_000))
+        .tick_budget(4);
     let policy = match design.policy {
         PolicyConfig::DeferredPerCpu(_) => PolicyConfig::DeferredPerCpu(deferred),
         PolicyConfig::DeferredGlobal(_) => PolicyConfig::DeferredGlobal(deferred),
-        PolicyConfig::MacOs(_) => PolicyConfig::MacOs(MacOsConfig { depth: 4 }),
+        PolicyConfig::MacOs(_) => PolicyConfig::MacOs(MacOsConfig::DEFAULT.depth(4)),
         policy @ (PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris) => policy,
     };
-    DomainConfig {
-        allocator,
-        policy,
-        wait_limit: LIMIT,
-        ..design
-    }
+    design.allocator(allocator).policy(policy).wait_limit(LIMIT)
 }
 
 /// Every kind of tables: each rule of reclaim, with leaves of every size.
 pub fn all_tables() -> Vec<TableConfig> {
     let reclaim = [Reclaim::Covered, Reclaim::Emptied, Reclaim::Never];
-    let table = |(reclaim, largest_leaf)| TableConfig {
-        reclaim,
-        largest_leaf,
+    let table = |(reclaim, largest_leaf)| {
+        TableConfig::DEFAULT
+            .reclaim(reclaim)
+            .largest_leaf(largest_leaf)
     };
     let both = reclaim.map(|r| (1..=3).map(move |largest| (r, largest)));
     both.into_iter().flatten().map(table).collect()

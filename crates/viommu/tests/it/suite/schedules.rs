@@ -126,10 +126,7 @@ pub fn through<F: Format>(
             let reclaim = [Reclaim::Covered, Reclaim::Emptied][(seed / 2 % 2) as usize];
             let design = Design {
                 domain: design,
-                tables: TableConfig {
-                    reclaim,
-                    ..TableConfig::default()
-                },
+                tables: TableConfig::default().reclaim(reclaim),
             };
             let crowd = Crowd::<Sim, F>::by(interface, design, LIMIT, |u| unit(seed, u));
             let ends = exchange();

@@ -151,10 +151,7 @@ pub fn a_table_emptied_in_pieces_goes_and_its_span_is_good_again<B: Base, F: For
         let rig = Rig::<B>::new::<F>(64);
         let domain = rig.domain::<F>(Design {
             domain: design,
-            tables: TableConfig {
-                reclaim: Reclaim::Emptied,
-                ..TableConfig::default()
-            },
+            tables: TableConfig::default().reclaim(Reclaim::Emptied),
         });
         let span = span::<F>();
         let map_at = |page: u64, to: u64| {

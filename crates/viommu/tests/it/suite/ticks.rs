@@ -113,11 +113,10 @@ pub fn the_window_is_kept_to_the_nanosecond<B: Base, F: Format>() {
 pub fn a_tick_does_bounded_work<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
-        let bounds = DeferredConfig {
-            batch: 2 * BATCH as u32,
-            window: TimeNs(WINDOW),
-            tick_budget: BUDGET,
-        };
+        let bounds = DeferredConfig::default()
+            .batch(2 * BATCH as u32)
+            .window(TimeNs(WINDOW))
+            .tick_budget(BUDGET);
         let domain = rig.domain::<F>(with_bounds(design, bounds));
         // a whole batch but one on each of two CPUs, which may share a queue
         (0..BATCH - 1).for_each(|i| map_unmap(&domain, 0x10 + i));
@@ -141,18 +140,11 @@ pub fn a_tick_does_bounded_work<B: Base, F: Format>() {
 pub fn a_budget_of_nothing_still_gets_on<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
-        let bounds = DeferredConfig {
-            batch: 0,
-            tick_budget: 0,
-            ..DeferredConfig::default()
-        };
+        let bounds = DeferredConfig::default().batch(0).tick_budget(0);
         let domain = rig.domain::<F>(with_bounds(design, bounds));
         map_unmap(&domain, 0x10);
         assert_eq!(counts(&domain), (1, 0), "a batch of 0 is one of 1");
-        let bounds = DeferredConfig {
-            tick_budget: 0,
-            ..DeferredConfig::default()
-        };
+        let bounds = DeferredConfig::default().tick_budget(0);
         let other = rig.machine.domain::<F>(with_bounds(design, bounds));
         let other = other.unwrap();
         (0..3).for_each(|i| map_unmap(&other, 0x20 + i));
@@ -170,11 +162,10 @@ pub fn a_completion_completes_nothing_that_came_later<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
         // room for all of it in one queue
-        let bounds = DeferredConfig {
-            batch: 100,
-            window: TimeNs(WINDOW),
-            tick_budget: BUDGET,
-        };
+        let bounds = DeferredConfig::default()
+            .batch(100)
+            .window(TimeNs(WINDOW))
+            .tick_budget(BUDGET);
         let domain = rig.domain::<F>(with_bounds(design, bounds));
         (0..6).for_each(|i| map_unmap(&domain, 0x10 + i));
         assert_eq!(domain.tick(TimeNs(0)), Ok(report(1, 4)));
@@ -314,7 +305,7 @@ fn entries_of_a_thread_that_is_gone_are_found_when_they_are_needed() {
     for design in designs() {
         let aperture = Some(IovaRange::new(IovaPage(8), PageCount(8)));
         let rig = Rig::<Host>::new::<Small>(64);
-        let domain = rig.domain::<Small>(DomainConfig { aperture, ..design });
+        let domain = rig.domain::<Small>(design.aperture(aperture));
         for round in 0..5 {
             let all: Vec<_> = (0..8)
                 .map(|i| domain.map(buffer(0x10 + i + 8 * round, 1), Direction::ToDevice))

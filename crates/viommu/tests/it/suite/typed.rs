@@ -94,7 +94,7 @@ fn machine<B: Base, F: Format>(frames: usize, tlb: Tlb) -> Rig<B> {
 /// A domain whose NIC keeps translations there.
 fn attached<B: Base, F: Format>(rig: &Rig<B>, tlb: Tlb, design: DomainConfig) -> Dom<B, F> {
     let aperture = chooses_freely(&design).then(room::<F>);
-    let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+    let domain = rig.domain::<F>(design.aperture(aperture));
     if tlb != Tlb::Iotlb {
         let unit = rig.machine.machine().unit();
         unit.switch_ats(NIC, Ats::On).expect("a device with ATS");
@@ -122,10 +122,7 @@ fn typed_buffers_come_and_go<B: Base, F: Format>(
     let rig = machine::<B, F>(512, tlb);
     let domain = attached::<B, F>(&rig, tlb, design);
     let dma = domain.dma(tight(ON_DEMAND));
-    let client = dma.client(ClientConfig {
-        placement,
-        ..ClientConfig::default()
-    });
+    let client = dma.client(ClientConfig::default().placement(placement));
     let client = client.expect("a pool");
     let clean = |step: &str| {
         let summary = rig.machine.oracle().summary();
@@ -164,10 +161,7 @@ pub fn a_buffer_goes_from_client_to_client<B: Base, F: Format>() {
         let domain = attached::<B, F>(&rig, Tlb::Iotlb, design);
         let dma = domain.dma(tight(ON_DEMAND));
         let clients = PLACEMENTS.map(|placement| {
-            let config = ClientConfig {
-                placement,
-                ..ClientConfig::default()
-            };
+            let config = ClientConfig::default().placement(placement);
             dma.client(config).expect("a pool")
         });
         let mut told = Vec::new();
@@ -286,10 +280,7 @@ fn a_large_leaf_leads_to_each_of_its_pages() {
     let rig = Rig::<Sim>::with::<Vtd>(64, |unit| unit.features.largest_leaf = 2);
     let domain = rig.domain::<Vtd>(Design {
         domain: deferred(),
-        tables: TableConfig {
-            largest_leaf: 2,
-            ..TableConfig::default()
-        },
+        tables: TableConfig::default().largest_leaf(2),
     });
     let (at, first) = (IovaPage(1 << 9), 1 << 12);
     let large = domain.map_at(at.addr(), buffer(first, 512), Direction::FromDevice);

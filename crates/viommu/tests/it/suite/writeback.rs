@@ -270,10 +270,7 @@ fn map_and_read<F: Format>(
 /// Two threads, one table that comes and goes between the rounds.
 fn threads<F: Format>() {
     for design in designs() {
-        let design = DomainConfig {
-            wait_limit: PATIENT,
-            ..design
-        };
+        let design = design.wait_limit(PATIENT);
         let rig = rig::<F>();
         for _ in 0..20 {
             let domain = rig.domain::<F>(design);

@@ -110,10 +110,7 @@ pub fn brought_up(run: &mut Run<'_>) -> Option<Driver> {
 }
 
 pub fn domain<const L: u32>(run: &Run<'_>, driver: &Driver, config: DomainConfig) -> TestDomain<L> {
-    let mut config = DomainConfig {
-        wait_limit: LIMIT,
-        ..config
-    };
+    let mut config = config.wait_limit(LIMIT);
     if let AllocatorConfig::Identity(identity) = &mut config.allocator {
         identity.phys_bits = MEMORY.ilog2(); // all that this machine has, for the sake of 39 bits
     }

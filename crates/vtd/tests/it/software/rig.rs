@@ -102,10 +102,8 @@ impl Rig {
         Rig { host, soft, driver }
     }
     pub fn domain(&self) -> TestDomain {
-        let design = DomainConfig {
-            wait_limit: LIMIT,
-            ..DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict)
-        };
+        let design =
+            DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict).wait_limit(LIMIT);
         let tables = Tables::new(&self.host, self.driver.clone(), TableConfig::default());
         Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()
     }

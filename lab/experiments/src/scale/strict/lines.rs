@@ -156,11 +156,11 @@ impl Planned {
             if line.requests == Combining::Always {
                 let config = CombiningConfig::default();
                 let worth = |ranges: &usize| driver.costs.prefer_pages(*ranges);
-                driver.requests = Requests::Combined(CombiningConfig {
-                    cpus_min: 1,
-                    ranges_max: (1..=config.ranges_max).take_while(worth).count(),
-                    ..config
-                });
+                driver.requests = Requests::Combined(
+                    config
+                        .cpus_min(1)
+                        .ranges_max((1..=config.ranges_max).take_while(worth).count()),
+                );
             }
         }
         driver
