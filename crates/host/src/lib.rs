@@ -101,12 +101,18 @@ pub fn register() -> CpuIndex {
 
 /// How large a [`Host`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct HostConfig {
     /// Frames of 4 KiB.
     pub frames: usize,
     /// Slots, the shared one included. At least 1.
     pub slots: usize,
 }
+
+ioatlas_dma::setters!(const HostConfig {
+    frames: usize,
+    slots: usize,
+});
 
 impl Default for HostConfig {
     /// 64 MiB, and slots for 15 registered threads.

@@ -47,12 +47,18 @@ pub enum Mappings {
 
 /// What a log may at most hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogLimits {
     /// Bytes of text between two calls of [`TraceLog::take`].
     pub text_bytes: usize,
     /// Pages thought to be mapped, of all devices together.
     pub pages: usize,
 }
+
+ioatlas_dma::setters!(const LogLimits {
+    text_bytes: usize,
+    pages: usize,
+});
 
 impl Default for LogLimits {
     /// 64 MiB of text and 2^20 pages.

@@ -46,11 +46,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         page_sizes: None,
         mappings: None,
     };
-    let memory = Arc::new(UserSpace::new(UserSpaceConfig {
-        pages: PageCount(1024),
-        place: ArenaPlace::Below(37),
-        ..UserSpaceConfig::default()
-    })?);
+    let memory = Arc::new(UserSpace::new(
+        UserSpaceConfig::default()
+            .pages(PageCount(1024))
+            .place(ArenaPlace::Below(37)),
+    )?);
     let allocator = match case.as_str() {
         "identity" => AllocatorConfig::Identity(
             IdentityConfig::default()

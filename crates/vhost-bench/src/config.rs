@@ -125,6 +125,7 @@ pub enum Pace {
 /// What is driven how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // its fields say it
+#[non_exhaustive]
 pub struct Config {
     pub layout: Layout,
     /// Entries of each ring, a power of two, at most [`MAX_RING`].
@@ -161,6 +162,20 @@ pub const MAX_FRAME: u16 = 1514;
 pub const HEADER: usize = 12;
 /// Buffers of a batch, at most.
 pub const MAX_BATCH: u32 = 4096;
+
+ioatlas_dma::setters!(const Config {
+    layout: Layout,
+    ring_size: u16,
+    mapping: Mapping,
+    answers: Answers,
+    pages: u32,
+    frame_bytes: u16,
+    placement: Placement,
+    mergeable: Offer,
+    event_index: Offer,
+    patience: Duration,
+    warm_up: Length,
+});
 
 impl Default for Config {
     /// Split rings of 256, no optional features, IOMMU off, 512 pages, 64 bytes, 5 seconds of

@@ -154,19 +154,13 @@ impl Session {
         if config.event_index == Offer::Taken {
             optional |= EVENT_IDX;
         }
-        let front_config = FrontEndConfig {
-            features,
-            optional,
-            queues: 2,
-            server: ServerConfig {
-                answer: match config.answers {
-                    Answers::Page => Answer::Page(ByteCount(1 << config.leaf().lg2())),
-                    Answers::Range => Answer::Contiguous(ByteCount(1 << 30)),
-                },
-                ..ServerConfig::default()
-            },
-            answer: config.patience,
-        };
+        let front_config = FrontEndConfig::new(features, 2)
+            .optional(optional)
+            .server(ServerConfig::default().answer(match config.answers {
+                Answers::Page => Answer::Page(ByteCount(1 << config.leaf().lg2())),
+                Answers::Range => Answer::Contiguous(ByteCount(1 << 30)),
+            }))
+            .answer(config.patience);
         stream.set_write_timeout(Some(config.patience))?;
         let control = stream.try_clone()?;
         let regions = vec![(GUEST_START, space.len(), file)];

@@ -72,6 +72,7 @@ pub enum Layouts {
 
 /// What a device is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct NetConfig {
     /// Queue pairs, 1 to 32.
     pub pairs: u16,
@@ -90,6 +91,15 @@ pub struct NetConfig {
 
 /// Queue pairs, at most: the runner's masks have 64 bits.
 pub const MAX_PAIRS: u16 = 32;
+
+ioatlas_dma::setters!(NetConfig {
+    pairs: u16,
+    mode: Mode,
+    wakeup: Wakeup,
+    layouts: Layouts,
+    depth: Depth;
+    patience?: Duration,
+});
 
 impl Default for NetConfig {
     /// One pair in loopback, notified, both layouts, 64 chains ahead, no end of patience.

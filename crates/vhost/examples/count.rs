@@ -91,11 +91,7 @@ fn entry(page: u64) -> Entry {
 }
 
 fn filled(pages: &[u64]) -> Result<Arc<RadixIotlb>, String> {
-    let limits = Limits {
-        runs: 1 << 17,
-        tables: 1 << 17,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(1 << 17).tables(1 << 17);
     let cache = RadixIotlb::new(limits);
     for page in pages {
         let _ = cache.update(entry(*page)).map_err(|e| e.to_string())?;

@@ -49,12 +49,7 @@ impl Device for Entropy {
 #[allow(missing_docs)] // see above
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let socket = std::env::args().nth(1).ok_or("usage: entropy SOCKET")?;
-    let limits = Limits {
-        runs: 4096,
-        readers: 1,
-        pins: 64,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(4096).readers(1).pins(64);
     let device = Entropy(File::open("/dev/urandom")?);
     let mut runner = Runner::new(device, RadixIotlb::new(limits), Config::default())?;
     Ok(runner.serve(&UnixListener::bind(&socket)?)?)

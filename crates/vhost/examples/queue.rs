@@ -24,12 +24,7 @@ const PLACES: [u64; 4] = [5, 2, 7, 0];
 #[allow(missing_docs)] // see above
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guest = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 8 * PAGE as usize)])?;
-    let limits = Limits {
-        runs: 16,
-        readers: 1,
-        pins: 4,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(16).readers(1).pins(4);
     let cache = RadixIotlb::new(limits);
     for (n, place) in (0u64..).zip(PLACES) {
         let host = guest.get_host_address(GuestAddress(place * PAGE))?;

@@ -382,10 +382,7 @@ mod tests {
 
     #[test]
     fn buffers_are_contiguous_whatever_had_their_frames_before() {
-        let host = Arc::new(Host::new(HostConfig {
-            frames: 16,
-            slots: 1,
-        }));
+        let host = Arc::new(Host::new(HostConfig::default().frames(16).slots(1)));
         for _ in 0..3 {
             let buffers = Buffers::new(host.clone(), 3, ByteCount(5000)).unwrap();
             let [first, last] = [0, 2].map(|nth| buffers.whole(nth).addr.0);

@@ -65,10 +65,7 @@ impl Layout {
     /// An arena of `len` on such a file.
     pub fn arena(self, len: ByteCount) -> io::Result<Host> {
         let pages = len.0.next_multiple_of(HUGE) / GRANULE;
-        let config = HostConfig {
-            frames: pages as usize,
-            slots: 2,
-        };
+        let config = HostConfig::default().frames(pages as usize).slots(2);
         let reserve = |error: io::Error| match self {
             Layout::Huge => io::Error::new(
                 error.kind(),

@@ -141,10 +141,7 @@ mod tests {
 
     #[test]
     fn a_canary_sings_of_every_byte() {
-        let host = Host::new(HostConfig {
-            frames: 2,
-            slots: 1,
-        });
+        let host = Host::new(HostConfig::default().frames(2).slots(1));
         let range = PhysRange::page(PhysPage(1));
         plant(OWNER, &host, 7, range).unwrap();
         assert_eq!(changed(OWNER, &host, 7, range), Ok(0));

@@ -33,10 +33,7 @@ use std::sync::{Arc, Mutex};
 /// what was there is there again.
 #[test]
 fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
-    let config = HostConfig {
-        frames: 64,
-        slots: 2,
-    };
+    let config = HostConfig::default().frames(64).slots(2);
     let memory = Arc::new(Host::new(config));
     let machine = Machine::new(memory.clone(), &UnitConfig::new(Geometry::VTD_48)).unwrap();
     let domain = Arc::new(

@@ -19,7 +19,7 @@ pub const HEAP: ByteCount = ByteCount(64 << 20);
 /// # Errors
 /// The system has no room for the heap.
 pub fn host(frames: usize, slots: usize) -> Result<Host, Failure> {
-    let host = Host::new(HostConfig { frames, slots });
+    let host = Host::new(HostConfig::default().frames(frames).slots(slots));
     host.with_heap(HEAP).map_err(Failure::new)
 }
 

@@ -60,15 +60,14 @@ pub struct Findings {
 /// What an input says.
 pub fn decode(input: &[u8]) -> (Limits, Vec<Op>) {
     let (first, rest) = input.split_first().unwrap_or((&0, &[]));
-    let limits = Limits {
-        runs: match first & 7 {
+    let limits = Limits::default()
+        .runs(match first & 7 {
             0 => 1 << 16,
             n => [2, 3, 4, 5, 8, 16, 32][usize::from(n) - 1],
-        },
-        tables: if first & 8 == 0 { 4096 } else { 0 },
-        readers: 2,
-        pins: 4,
-    };
+        })
+        .tables(if first & 8 == 0 { 4096 } else { 0 })
+        .readers(2)
+        .pins(4);
     let ops = rest.chunks_exact(RECORD).take(MAX_OPS);
     (
         limits,

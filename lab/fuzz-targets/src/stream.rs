@@ -127,12 +127,7 @@ struct Hostile {
 /// # Panics
 /// The back end broke an invariant.
 pub fn stream(data: &[u8]) -> Findings {
-    let limits = Limits {
-        runs: 64,
-        tables: 256,
-        readers: 1,
-        pins: 16,
-    };
+    let limits = Limits::default().runs(64).tables(256).readers(1).pins(16);
     // The second bit of the options chooses the cache.
     match data.first().unwrap_or(&0) & 2 {
         0 => stream_over(RadixIotlb::new(limits), data),
@@ -141,13 +136,11 @@ pub fn stream(data: &[u8]) -> Findings {
 }
 
 fn stream_over<T: DeviceIotlb>(cache: Arc<T>, data: &[u8]) -> Findings {
-    let config = Config {
-        patience: Patience {
+    let config = Config::default()
+        .patience(Patience {
             answer: Duration::from_millis(2),
-        },
-        message: Duration::from_millis(5),
-        ..Config::default()
-    };
+        })
+        .message(Duration::from_millis(5));
     let mut runner = Runner::new(Filler, cache, config).expect("a runner");
     let observer = runner.observer();
     let (ours, theirs) = UnixStream::pair().expect("sockets");

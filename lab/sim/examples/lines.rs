@@ -137,10 +137,7 @@ impl<'d, P: DedicatedMemory> Ring<'d, P> {
 }
 
 fn native(skip: usize, pairs: usize) {
-    let host = Host::new(HostConfig {
-        frames: FRAMES,
-        slots: 2,
-    });
+    let host = Host::new(HostConfig::default().frames(FRAMES).slots(2));
     register();
     let domain = domain(Arc::new(host));
     let mut ring = Ring::new(&domain);

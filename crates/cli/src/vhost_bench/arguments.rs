@@ -146,13 +146,13 @@ impl VhostBenchArguments {
             false => Lie::Contiguous,
         };
         let batch = self.batch;
-        Config {
-            layout: match self.ring {
+        Config::default()
+            .layout(match self.ring {
                 Ring::Split => Layout::Split,
                 Ring::Packed => Layout::Packed,
-            },
-            ring_size: self.ring_size,
-            mapping: match self.map {
+            })
+            .ring_size(self.ring_size)
+            .mapping(match self.map {
                 Map::Off => Mapping::Off { lie },
                 Map::Static => Mapping::Static {
                     leaf: match self.leaf {
@@ -163,22 +163,21 @@ impl VhostBenchArguments {
                     lie,
                 },
                 Map::Dynamic => Mapping::Dynamic { batch, lie },
-            },
-            answers: match self.answers {
+            })
+            .answers(match self.answers {
                 Answer::Page => Answers::Page,
                 Answer::Range => Answers::Range,
-            },
-            pages: self.pages,
-            frame_bytes: self.frame_bytes,
-            placement: match self.straddling {
+            })
+            .pages(self.pages)
+            .frame_bytes(self.frame_bytes)
+            .placement(match self.straddling {
                 true => Placement::Straddling,
                 false => Placement::InPage,
-            },
-            mergeable: offer(self.mergeable),
-            event_index: offer(self.event_idx),
-            patience: Duration::from_secs_f64(self.patience),
-            warm_up: Length::Time(Duration::from_secs_f64(self.warm_up)),
-        }
+            })
+            .mergeable(offer(self.mergeable))
+            .event_index(offer(self.event_idx))
+            .patience(Duration::from_secs_f64(self.patience))
+            .warm_up(Length::Time(Duration::from_secs_f64(self.warm_up)))
     }
 
     pub fn length(&self) -> Length {

@@ -146,40 +146,36 @@ pub(crate) enum Structure {
 impl VhostNetArguments {
     /// The device as these arguments have it.
     pub fn net(&self) -> NetConfig {
-        NetConfig {
-            pairs: self.queue_pairs,
-            mode: self.mode.clone(),
-            wakeup: match self.wakeup {
+        NetConfig::default()
+            .pairs(self.queue_pairs)
+            .mode(self.mode.clone())
+            .wakeup(match self.wakeup {
                 How::Notify => Wakeup::Notify,
                 How::Poll => Wakeup::Poll,
-            },
-            depth: Depth(self.ahead.into()),
-            patience: self.patience(),
-            ..NetConfig::default()
-        }
+            })
+            .depth(Depth(self.ahead.into()))
+            .patience(self.patience())
     }
 
     /// How the device's runner treats front ends and their memory.
     pub fn runner(&self) -> runner::Config {
-        runner::Config {
-            iommu: match self.require_iommu {
+        runner::Config::default()
+            .iommu(match self.require_iommu {
                 true => runner::Iommu::Demanded,
                 false => runner::Iommu::Offered,
-            },
-            shrink: match self.require_sealed_memory {
+            })
+            .shrink(match self.require_sealed_memory {
                 true => Shrink::DemandSeal,
                 false => Shrink::Survive,
-            },
-            files: match self.any_memory_file {
+            })
+            .files(match self.any_memory_file {
                 true => Files::Any,
                 false => Files::InMemory,
-            },
-            patience: match self.patience() {
+            })
+            .patience(match self.patience() {
                 Some(answer) => Patience { answer },
                 None => Patience::default(),
-            },
-            ..runner::Config::default()
-        }
+            })
     }
 
     /// Which processes may connect to the socket that is made.
@@ -192,12 +188,10 @@ impl VhostNetArguments {
 
     /// Bounds of the cache, with a reader for each queue pair.
     pub fn limits(&self) -> Limits {
-        Limits {
-            runs: self.iotlb_runs,
-            tables: self.iotlb_tables,
-            readers: self.queue_pairs.into(),
-            ..Limits::default()
-        }
+        Limits::default()
+            .runs(self.iotlb_runs)
+            .tables(self.iotlb_tables)
+            .readers(self.queue_pairs.into())
     }
 
     fn patience(&self) -> Option<Duration> {

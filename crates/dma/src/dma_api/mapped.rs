@@ -43,7 +43,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
-    /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
     /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));

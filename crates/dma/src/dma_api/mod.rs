@@ -46,7 +46,7 @@
 //! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
 //! # use ioatlas_dma::translator::Paged;
 //! # use std::sync::Arc;
-//! let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+//! let p = Arc::new(Host::new(HostConfig::default().frames(64)));
 //! # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 //! # let buffer = PhysRange::new(p.frame_alloc().unwrap().page().addr(), ByteCount(100));
 //! let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);

@@ -171,7 +171,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
     /// let frame = p.frame_alloc().expect("a frame").publish();
@@ -205,7 +205,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p, table, DomainConfig::default())?;
     /// let ring = domain.alloc_consistent(ByteCount(GRANULE))?;
@@ -220,7 +220,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// ```compile_fail,E0505
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p, table, DomainConfig::default())?;
     /// let ring = domain.alloc_consistent(ByteCount(GRANULE))?;

@@ -68,7 +68,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::{collections::VecDeque, sync::Arc};
-    /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// let domain = Domain::new(p.clone(), table, DomainConfig::default())?; // strict
     /// let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + nth));
@@ -96,7 +96,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
-    /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
     /// let mapping = domain.map(PhysRange::page(PhysPage(0x100)), Direction::FromDevice)?;

@@ -123,7 +123,8 @@ impl<T> FlushQueue<T> {
         }
         (smaller.first, smaller.end) = (0, 0);
     }
-    /// The memory of all places, for a platform that [is told](Platform::frees) what is freed.
+    /// The memory of all places, for a platform that [is told](crate::platform::Atomic64::frees)
+    /// what is freed.
     pub fn memory(&self) -> &[impl Sized] {
         &self.things
     }
@@ -161,7 +162,7 @@ impl<T> FlushQueue<T> {
             false => (first..self.things.len(), 0..end),
         }
     }
-    /// The thing that came last, for a platform that [asks](Platform::touches).
+    /// The thing that came last, for a platform that [asks](crate::platform::Atomic64::touches).
     #[inline]
     pub fn came_last(&self) -> Option<Element<'_, impl Sized>> {
         Some((&self.things, self.end.checked_sub(1)? as usize))

@@ -49,7 +49,7 @@
 //! ```
 //! # use ioatlas_dma::{invalidation::*, iova::*, platform::*, translator::Uncached, units::*};
 //! # use ioatlas_host::*;
-//! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
+//! # let p = &Host::new(HostConfig::default().frames(0));
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
 //! # let sequence = unsafe { FlushSequence::new(p) }; // nothing is ever translated here
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
@@ -68,7 +68,7 @@
 //! ```compile_fail,E0308
 //! # use ioatlas_dma::{invalidation::*, iova::*, platform::*, translator::Uncached, units::*};
 //! # use ioatlas_host::*;
-//! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
+//! # let p = &Host::new(HostConfig::default().frames(0));
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
 //! # let sequence = unsafe { FlushSequence::new(p) }; // nothing is ever translated here
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
@@ -87,7 +87,7 @@
 //! ```compile_fail,E0382
 //! # use ioatlas_dma::{invalidation::*, iova::*, platform::*, translator::Uncached, units::*};
 //! # use ioatlas_host::*;
-//! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
+//! # let p = &Host::new(HostConfig::default().frames(0));
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
 //! # let sequence = unsafe { FlushSequence::new(p) }; // nothing is ever translated here
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
@@ -182,7 +182,7 @@ impl<P: Platform> FlushSequence<P> {
     /// ```
     /// # use ioatlas_dma::{invalidation::*, platform::*};
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let p = &Host::new(HostConfig::default().frames(1));
     /// // SAFETY: nothing is ever translated here.
     /// let sequence = unsafe { FlushSequence::new(p) };
     /// # assert_eq!(sequence.started(), 0);
@@ -193,7 +193,7 @@ impl<P: Platform> FlushSequence<P> {
     /// ```compile_fail,E0133
     /// # use ioatlas_dma::{invalidation::*, platform::*};
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let p = &Host::new(HostConfig::default().frames(1));
     /// let sequence = FlushSequence::new(p);
     /// # assert_eq!(sequence.started(), 0);
     /// ```
@@ -420,8 +420,13 @@ fn wait_on<P: Platform, I: Invalidate>(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitLimit(pub u64);
 
+impl WaitLimit {
+    /// 2^26 turns.
+    pub const DEFAULT: Self = WaitLimit(1 << 26);
+}
+
 impl Default for WaitLimit {
     fn default() -> Self {
-        WaitLimit(1 << 26)
+        Self::DEFAULT
     }
 }

@@ -84,7 +84,7 @@ impl<T: Copy> Pair<T> {
         wanted: impl Fn(&T) -> bool,
         chunk: &mut [Option<T>; CHUNK],
     ) -> usize {
-        P::touches(|| Some((&self.loaded, self.loaded.len())));
+        P::A64::touches(|| Some((&self.loaded, self.loaded.len())));
         let mut taken = 0;
         self.loaded.retain(|thing| {
             let goes = taken < CHUNK && wanted(thing);

@@ -73,7 +73,7 @@ impl<T> Depot<T> {
         };
         let full = core::mem::replace(magazine, empty);
         if full.capacity() > 0 {
-            P::touches(|| Some((&self.full, self.full.len())));
+            P::A64::touches(|| Some((&self.full, self.full.len())));
             self.full.push(full);
         }
         Exchange::Done
@@ -81,27 +81,27 @@ impl<T> Depot<T> {
 
     pub(super) fn pop_full<P: Platform>(&mut self) -> Option<Vec<T>> {
         let full = self.full.pop();
-        P::touches(|| full.as_ref().map(|_| (&self.full[..], self.full.len())));
+        P::A64::touches(|| full.as_ref().map(|_| (&self.full[..], self.full.len())));
         self.seen_min.0 = self.seen_min.0.min(self.full.len());
         full
     }
 
     /// Takes the full magazine at `nth` out; the last one takes its place.
     pub(super) fn take_full<P: Platform>(&mut self, nth: usize) -> Vec<T> {
-        P::touches(|| Some((&self.full, self.full.len())));
+        P::A64::touches(|| Some((&self.full, self.full.len())));
         let full = self.full.swap_remove(nth);
         self.seen_min.0 = self.seen_min.0.min(self.full.len());
         full
     }
 
     pub(super) fn put_empty<P: Platform>(&mut self, empty: Vec<T>) {
-        P::touches(|| Some((&self.empty, self.empty.len())));
+        P::A64::touches(|| Some((&self.empty, self.empty.len())));
         self.empty.push(empty);
     }
 
     pub(super) fn pop_empty<P: Platform>(&mut self) -> Option<Vec<T>> {
         let empty = self.empty.pop();
-        P::touches(|| empty.as_ref().map(|_| (&self.empty[..], self.empty.len())));
+        P::A64::touches(|| empty.as_ref().map(|_| (&self.empty[..], self.empty.len())));
         self.seen_min.1 = self.seen_min.1.min(self.empty.len());
         empty
     }

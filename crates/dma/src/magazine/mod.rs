@@ -109,7 +109,7 @@ impl<T: Copy> Pair<T> {
     #[inline]
     fn pop<P: Platform>(&mut self) -> Option<T> {
         let thing = self.loaded.pop()?;
-        P::touches(|| Some((&self.loaded, self.loaded.len())));
+        P::A64::touches(|| Some((&self.loaded, self.loaded.len())));
         Some(thing)
     }
     fn pop_any<P: Platform>(&mut self) -> Option<T> {
@@ -118,13 +118,13 @@ impl<T: Copy> Pair<T> {
             false => &mut self.loaded,
         };
         let thing = from.pop()?;
-        P::touches(|| Some((from, from.len())));
+        P::A64::touches(|| Some((from, from.len())));
         Some(thing)
     }
     /// The caller has seen that there is room.
     #[inline]
     fn push<P: Platform>(&mut self, thing: T) {
-        P::touches(|| Some((&self.loaded, self.loaded.len())));
+        P::A64::touches(|| Some((&self.loaded, self.loaded.len())));
         self.loaded.push(thing);
     }
 }
@@ -391,12 +391,12 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
                 break;
             };
             sink(&mut idle.iter().copied());
-            P::frees(&idle);
+            P::A64::frees(&idle);
         }
         for _ in 0..empty.min(max) {
             // here: freeing under a lock is not allowed
             if let Some(idle) = self.depot.with(Depot::pop_empty::<P>) {
-                P::frees(&idle);
+                P::A64::frees(&idle);
             }
         }
     }
@@ -415,11 +415,11 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
                 }
                 empty
             });
-            P::frees(&loaded);
-            P::frees(&previous);
+            P::A64::frees(&loaded);
+            P::A64::frees(&previous);
         }
         while let Some(empty) = self.depot.with(Depot::pop_empty::<P>) {
-            P::frees(&empty);
+            P::A64::frees(&empty);
         }
     }
 
@@ -510,7 +510,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         });
         // here, since freeing under a lock is not allowed
         if let Some(magazine) = one_too_many {
-            P::frees(&magazine);
+            P::A64::frees(&magazine);
         }
     }
 }

@@ -13,7 +13,7 @@
 /// ```
 /// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, platform::*, translator::*, units::*};
 /// # use ioatlas_host::*;
-/// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+/// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
 /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
@@ -31,7 +31,7 @@
 /// ```compile_fail,E0133
 /// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, platform::*, translator::*, units::*};
 /// # use ioatlas_host::*;
-/// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+/// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
 /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
@@ -48,7 +48,7 @@
 /// ```compile_fail,E0061
 /// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, platform::*, translator::*, units::*};
 /// # use ioatlas_host::*;
-/// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+/// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
 /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));

@@ -31,7 +31,7 @@ use crate::units::*;
 /// ```
 /// # use ioatlas_dma::{platform::*, units::*};
 /// # use ioatlas_host::*;
-/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// let host = Host::new(HostConfig::default().frames(1));
 /// // SAFETY: nothing else has anything in this arena.
 /// let by = unsafe { Authority::assume() };
 /// host.write(by, b"hello", PhysAddr(0x10))?;
@@ -41,7 +41,7 @@ use crate::units::*;
 /// ```compile_fail,E0061
 /// # use ioatlas_dma::{platform::*, units::*};
 /// # use ioatlas_host::*;
-/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// let host = Host::new(HostConfig::default().frames(1));
 /// host.write(b"hello", PhysAddr(0x10))?;
 /// # Ok::<(), NotMemoryError>(())
 /// ```

@@ -111,6 +111,16 @@ pub trait Atomic64: Send + Sync {
         success: Ordering,
         failure: Ordering,
     ) -> Result<u64, u64>;
+
+    /// Says that `what`, an element of a block of memory that a lock guards and by which it is not
+    /// held, is read or written by the holder of the lock. Words and locks are seen by
+    /// construction; what lies behind a pointer is not. Only a platform that follows cache lines
+    /// asks; for all others this is nothing.
+    #[inline(always)]
+    fn touches<'b, T: 'b>(_what: impl FnOnce() -> Option<Element<'b, T>>) {}
+    /// Says that a block is about to be freed, some of which [was touched](Self::touches).
+    #[inline(always)]
+    fn frees<T>(_block: &[T]) {}
 }
 
 /// A lock that holds its data. Not re-entrant.
@@ -221,8 +231,8 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// ```compile_fail,E0061
     /// # use ioatlas_dma::platform::*;
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
-    /// let other = Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let p = &Host::new(HostConfig::default().frames(1));
+    /// let other = Host::new(HostConfig::default().frames(1));
     /// p.frame_free(other.frame_alloc().unwrap()); // which p may use itself
     /// ```
     fn frame_free(&self, by: Authority, frame: FreshFrame);
@@ -232,7 +242,7 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// ```
     /// # use ioatlas_dma::{invalidation::*, platform::*};
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let p = &Host::new(HostConfig::default().frames(1));
     /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
     /// # let by = unsafe { Authority::assume() }; // the frame is its own
     /// let frame = p.frame_alloc().unwrap().publish();
@@ -246,7 +256,7 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// ```compile_fail,E0505
     /// # use ioatlas_dma::{invalidation::*, platform::*};
     /// # use ioatlas_host::*;
-    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let p = &Host::new(HostConfig::default().frames(1));
     /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
     /// # let by = unsafe { Authority::assume() }; // the frame is its own
     /// let frame = p.frame_alloc().unwrap().publish();
@@ -269,16 +279,6 @@ pub unsafe trait Platform: Send + Sync + 'static {
     }
     /// A number that this kernel or process has never given before; tells domains apart for good.
     fn unique(&self) -> u64;
-
-    /// Says that `what`, an element of a block of memory that a lock guards and by which it is not
-    /// held, is read or written by the holder of the lock. Words and locks are seen by
-    /// construction; what lies behind a pointer is not. Only a platform that follows cache lines
-    /// asks; for all others this is nothing.
-    #[inline(always)]
-    fn touches<'b, T: 'b>(_what: impl FnOnce() -> Option<Element<'b, T>>) {}
-    /// Says that a block is about to be freed, some of which [was touched](Self::touches).
-    #[inline(always)]
-    fn frees<T>(_block: &[T]) {}
 }
 
 /// An element of a block of memory: the block, at least its beginning, and the element's index,
@@ -292,7 +292,7 @@ pub type Element<'b, T> = (&'b [T], usize);
 /// ```
 /// # use ioatlas_dma::{platform::*, units::*};
 /// # use ioatlas_host::*;
-/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// let host = Host::new(HostConfig::default().frames(1));
 /// // SAFETY: nothing else has anything in this arena.
 /// let by = unsafe { Authority::assume() };
 /// assert!(host.word(by, PhysPage(0), 511).is_some());
@@ -301,7 +301,7 @@ pub type Element<'b, T> = (&'b [T], usize);
 /// ```compile_fail,E0061
 /// # use ioatlas_dma::{platform::*, units::*};
 /// # use ioatlas_host::*;
-/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// let host = Host::new(HostConfig::default().frames(1));
 /// assert!(host.word(PhysPage(0), 511).is_some());
 /// ```
 pub trait PhysMemory<P: Platform>: Send + Sync + 'static {

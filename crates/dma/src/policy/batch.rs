@@ -179,7 +179,7 @@ impl<P: Platform> BatchQueue<P> {
                 return [Some(larger), spare]; // others were faster
             }
             larger.take_over(&mut q.queue);
-            larger.each_element(|element| P::touches(|| Some(element)));
+            larger.each_element(|element| P::A64::touches(|| Some(element)));
             let queue = core::mem::replace(&mut q.queue, larger);
             [Some(queue), core::mem::replace(&mut q.spare, spare)]
         });
@@ -230,7 +230,7 @@ impl<P: Platform> BatchQueue<P> {
             return self.complete_chunks(engine, by, budget);
         };
         let things = queue.len();
-        queue.each_element(|element| P::touches(|| Some(element)));
+        queue.each_element(|element| P::A64::touches(|| Some(element)));
         for mut completed in queue.completed(by) {
             free_completed(engine, || completed.next());
         }
@@ -280,7 +280,7 @@ impl<P: Platform> BatchQueue<P> {
 /// Frees the memory of queues in which there is nothing.
 fn free_memory<P: Platform>(queues: impl IntoIterator<Item = Option<FlushQueue<CpuResource>>>) {
     let queues = queues.into_iter().flatten();
-    queues.for_each(|queue| P::frees(queue.memory()));
+    queues.for_each(|queue| P::A64::frees(queue.memory()));
 }
 
 /// Takes the first thing of `queue`, if `by` completes it.
@@ -289,7 +289,7 @@ fn take<P: Platform>(
     queue: &mut FlushQueue<CpuResource>,
     by: &Whole,
 ) -> Option<Flushed<CpuResource>> {
-    P::touches(|| queue.comes_first());
+    P::A64::touches(|| queue.comes_first());
     queue.take(by)
 }
 
@@ -322,7 +322,7 @@ impl Inner {
         let place = self.queue.place().ok_or(NotQueued::Full)?;
         let put = place.put(retire().ok_or(NotQueued::Declined)?);
         debug_assert!(put.is_ok(), "there is room, and it is of this domain");
-        P::touches(|| self.queue.came_last());
+        P::A64::touches(|| self.queue.came_last());
         self.to_come -= 1;
         if self.to_come > 0 {
             return Ok(Queued::Waits);

@@ -69,7 +69,7 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// ```
     /// # use ioatlas_dma::{iova::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let paged = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
     /// assert_eq!(paged.table().walk(&p, range.first), None);
@@ -81,7 +81,7 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// ```compile_fail,E0599
     /// # use ioatlas_dma::{iova::*, table::{fmt::*, *}, translator::*, units::*};
     /// # use ioatlas_host::*;
-    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let paged = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
     /// paged.table().clear(&*p, range, AllocKind::Dynamic, drop);

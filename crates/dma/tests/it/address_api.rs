@@ -90,10 +90,7 @@ unsafe impl Platform for Hooked {
 type Doors = Domain<Hooked, Paged<Hooked, VtdSecond48, Uncached<Hooked>>>;
 
 fn domain() -> (Arc<Hooked>, Arc<Doors>) {
-    let config = HostConfig {
-        frames: 64,
-        slots: 2,
-    };
+    let config = HostConfig::default().frames(64).slots(2);
     let p = Arc::new(Hooked {
         host: Host::new(config),
         next: Mutex::new(None),

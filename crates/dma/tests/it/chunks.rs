@@ -268,10 +268,7 @@ fn a_piece_is_not_given_up_and_is_one_domains() {
 #[test]
 fn a_domain_is_closed_with_chunks_alive() {
     for design in design::all() {
-        let host = Host::new(HostConfig {
-            frames: 512,
-            slots: 1,
-        });
+        let host = Host::new(HostConfig::default().frames(512).slots(1));
         let p = Arc::new(host.with_heap(ByteCount(1 << 16)).expect("an arena"));
         let heap = || p.heap().map_or(0, |heap| heap.in_use().0);
         let unit = ioatlas_dma::translator::Uncached::<Host>::new();

@@ -137,10 +137,7 @@ const TAKE_OVER: u64 = 4;
 const RANGES: usize = 8;
 
 fn unit(cpus_min: usize) -> (Unit, Told) {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 0,
-        slots: 8,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(0).slots(8)));
     behind(host, cpus_min)
 }
 
@@ -510,10 +507,7 @@ fn on_few_cpus_nothing_is_combined() {
 type Dom = Domain<Host, Paged<Host, VtdSecond48, Arc<Unit>>>;
 
 fn domain(unit: &Arc<Unit>, policy: PolicyConfig) -> Dom {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 8,
-        slots: 8,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(8).slots(8)));
     let tables = Paged::new(&host, unit.clone(), TableConfig::default()).unwrap();
     let allocator = AllocatorConfig::Magazine(MagazineConfig::default());
     Domain::new(host, tables, DomainConfig::new(allocator, policy)).unwrap()

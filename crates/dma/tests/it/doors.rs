@@ -31,10 +31,7 @@ type Dom = Domain<Host, Paged<Host, VtdSecond39, Unit>>;
 const NIC: SourceId = SourceId(8);
 
 fn host() -> Arc<Host> {
-    Arc::new(Host::new(HostConfig {
-        frames: 64,
-        slots: 2,
-    }))
+    Arc::new(Host::new(HostConfig::default().frames(64).slots(2)))
 }
 
 fn domain(host: &Arc<Host>, unit: &Unit) -> Dom {

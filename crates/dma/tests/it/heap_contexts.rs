@@ -163,10 +163,7 @@ unsafe impl ContiguousMemory for Noted {
 type Dom = Domain<Noted, Paged<Noted, VtdSecond48, Uncached<Noted>>>;
 
 fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
-    let host = Host::new(HostConfig {
-        frames: 4096,
-        slots: 2,
-    });
+    let host = Host::new(HostConfig::default().frames(4096).slots(2));
     let p = Arc::new(Noted(host.with_heap(ByteCount(4 << 20)).expect("room")));
     let tables = Paged::new(&p, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(p, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")

@@ -34,10 +34,7 @@ fn try_domain<F: Format>(
     allocator: AllocatorConfig,
     policy: PolicyConfig,
 ) -> Result<Dom<F>, DomainError> {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 1024,
-        slots: 8,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(1024).slots(8)));
     let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(allocator, policy))
 }
@@ -352,10 +349,7 @@ fn threads_map_the_same_pages_at_once() {
 #[test]
 fn a_map_that_finds_no_frame_takes_back_what_it_counted() {
     // a root, and tables for one leaf table: the second page of the buffer needs another
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 4,
-        slots: 1,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(4).slots(1)));
     let tables = Paged::<_, VtdSecond48, _>::new(&host, Uncached::new(), TableConfig::default());
     let config = DomainConfig::new(identity(46), PolicyConfig::Strict);
     let domain = Domain::new(host, tables.expect("a root"), config).expect("two bits are left");

@@ -16,10 +16,7 @@ type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
 
 /// A domain of a host with so many CPUs, and the bytes that it takes.
 fn domain(cpus: usize, allocator: AllocatorConfig, policy: PolicyConfig) -> (Dom, i64) {
-    let host = Host::new(HostConfig {
-        frames: 256,
-        slots: cpus,
-    });
+    let host = Host::new(HostConfig::default().frames(256).slots(cpus));
     let host = Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"));
     let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     let before = live_bytes();

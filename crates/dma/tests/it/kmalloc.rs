@@ -22,10 +22,7 @@ fn deferred() -> PolicyConfig {
 }
 
 fn try_domain<F: Format>(heap: Option<u64>, policy: PolicyConfig) -> Result<Dom<F>, DomainError> {
-    let host = Host::new(HostConfig {
-        frames: 4096,
-        slots: 8,
-    });
+    let host = Host::new(HostConfig::default().frames(4096).slots(8));
     let host = match heap {
         Some(arena) => host.with_heap(ByteCount(arena)).expect("room"),
         None => host,

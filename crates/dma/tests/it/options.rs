@@ -68,10 +68,7 @@ unsafe impl RemappingUnit<Host> for Unit {
 type Dom = Domain<Host, Paged<Host, VtdSecond48, Unit>>;
 
 fn host() -> Arc<Host> {
-    let host = Host::new(HostConfig {
-        frames: 2048,
-        slots: 2,
-    });
+    let host = Host::new(HostConfig::default().frames(2048).slots(2));
     Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"))
 }
 

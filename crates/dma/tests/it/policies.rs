@@ -15,10 +15,7 @@ use std::sync::Arc;
 type Dom = Domain<Host, Paged<Host, VtdSecond39, Uncached<Host>>>;
 
 fn domain(allocator: AllocatorConfig, policy: PolicyConfig, aperture: Option<IovaRange>) -> Dom {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 64,
-        slots: 2,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(64).slots(2)));
     let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     let config = DomainConfig::new(allocator, policy).aperture(aperture);
     Domain::new(host, tables, config).expect("it fits")

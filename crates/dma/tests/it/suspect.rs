@@ -120,10 +120,7 @@ pub type Tables = Paged<Host, VtdSecond48, Late>;
 pub type Dom = Domain<Host, Tables>;
 
 pub fn domain(policy: PolicyConfig) -> (Dom, Late) {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 256,
-        slots: 2,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(256).slots(2)));
     let unit = Late(Arc::default(), Arc::default());
     let tables = Paged::new(&host, unit.clone(), TableConfig::default()).expect("tables");
     let config = DomainConfig::new(AllocatorConfig::Magazine(MagazineConfig::default()), policy)

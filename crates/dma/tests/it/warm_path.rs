@@ -16,10 +16,7 @@ pub type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
 
 /// On a host with a heap for `kmalloc`.
 pub fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
-    let host = Host::new(HostConfig {
-        frames: 4096,
-        slots: 2,
-    });
+    let host = Host::new(HostConfig::default().frames(4096).slots(2));
     let host = Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"));
     let tables = Paged::new(&host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")

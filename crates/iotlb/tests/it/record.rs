@@ -196,10 +196,7 @@ fn a_wide_flush_is_a_doubt_that_the_next_access_settles() {
 
 #[test]
 fn what_does_not_fit_is_counted_and_the_rest_is_a_trace() {
-    let limits = LogLimits {
-        text_bytes: 100,
-        pages: 1,
-    };
+    let limits = LogLimits::default().text_bytes(100).pages(1);
     let b = Bench::new(Mappings::Derived, PolicyConfig::Strict, limits);
     let mapping = b
         .domain

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError, RwLock, atomic::AtomicU64};
 /// How large a [`UserSpace`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // its fields say it
+#[non_exhaustive]
 pub struct UserSpaceConfig {
     /// Frames of the arena.
     pub pages: PageCount,
@@ -23,6 +24,13 @@ pub struct UserSpaceConfig {
     /// CPU slots, as [`HostConfig::slots`]. At least 1.
     pub slots: usize,
 }
+
+ioatlas_dma::setters!(const UserSpaceConfig {
+    pages: PageCount,
+    place: ArenaPlace,
+    kind: Pages,
+    slots: usize,
+});
 
 impl Default for UserSpaceConfig {
     /// 256 MiB wherever there is room, and slots for 15 registered threads.
@@ -64,10 +72,7 @@ impl UserSpace {
         Ok(UserSpace {
             frames: Mutex::new(Frames::new(arena.frames().len())),
             lent: RwLock::default(),
-            host: Host::new(HostConfig {
-                frames: 0,
-                slots: config.slots,
-            }),
+            host: Host::new(HostConfig::default().frames(0).slots(config.slots)),
             arena,
         })
     }

@@ -139,11 +139,7 @@ fn driven_with(vice: Vice, patience: Duration) -> Result<Report, BenchError> {
         frames: Mutex::default(),
         stop: stop.clone(),
     };
-    let config = Config {
-        patience,
-        warm_up: Length::Frames(0),
-        ..config()
-    };
+    let config = config().patience(patience).warm_up(Length::Frames(0));
     let started = |handle| stop.set(handle).map_err(drop).unwrap();
     let frames = match vice {
         // More than one call of the device can take, so that there are frames that it never sees.
@@ -236,10 +232,7 @@ fn set_up(peer: impl FnOnce(UnixStream) + Send, patience: Duration) -> BenchErro
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| peer(theirs));
-        let config = Config {
-            patience,
-            ..config()
-        };
+        let config = config().patience(patience);
         Bench::over(ours, config).err().expect("no back end")
     })
 }
@@ -279,10 +272,7 @@ fn sockets_that_cannot_be_used_are_told_apart() {
     let dir = std::env::temp_dir().join(format!("vhost-bench-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("socket");
-    let config = Config {
-        patience: NEVER,
-        ..config()
-    };
+    let config = config().patience(NEVER);
     let open = |socket| Bench::connect(&socket, config).err().expect("no back end");
     let error = open(Socket::Connect(path.clone()));
     assert!(matches!(error, BenchError::Missing(_)), "{error}");
@@ -303,10 +293,7 @@ fn sockets_that_cannot_be_used_are_told_apart() {
 #[test]
 fn what_cannot_be_is_refused() {
     let (stream, _peer) = UnixStream::pair().unwrap();
-    let config = Config {
-        ring_size: 100,
-        ..config()
-    };
+    let config = config().ring_size(100);
     let error = Bench::over(stream, config).err().unwrap();
     assert!(
         matches!(error, BenchError::Config(ConfigError::RingSize(100))),

@@ -9,12 +9,10 @@ use ioatlas_vhost_net::{Mode, Net, NetConfig, Wakeup};
 const FRAMES: u64 = 1500;
 
 fn net(mode: Mode, wakeup: Wakeup) -> Net {
-    let config = NetConfig {
-        mode,
-        wakeup,
-        patience: Some(SOON),
-        ..NetConfig::default()
-    };
+    let config = NetConfig::default()
+        .mode(mode)
+        .wakeup(wakeup)
+        .patience(SOON);
     Net::new(config).unwrap()
 }
 
@@ -42,12 +40,12 @@ fn every_way(mappings: &[Mapping], check: impl Fn(&Config, &Report)) {
             for frame_bytes in [64, 1500] {
                 for answers in [Answers::Page, Answers::Range] {
                     number += 1;
-                    let config = Config {
-                        layout,
-                        mapping,
-                        answers,
-                        frame_bytes,
-                        placement: match (number % 4, mapping) {
+                    let config = config()
+                        .layout(layout)
+                        .mapping(mapping)
+                        .answers(answers)
+                        .frame_bytes(frame_bytes)
+                        .placement(match (number % 4, mapping) {
                             // They would not be neighbours for the device.
                             (
                                 _,
@@ -57,11 +55,9 @@ fn every_way(mappings: &[Mapping], check: impl Fn(&Config, &Report)) {
                             ) => Placement::InPage,
                             (3, _) => Placement::Straddling,
                             _ => Placement::InPage,
-                        },
-                        mergeable: [Offer::Declined, Offer::Taken][number % 2],
-                        event_index: [Offer::Declined, Offer::Taken][number / 4 % 2],
-                        ..config()
-                    };
+                        })
+                        .mergeable([Offer::Declined, Offer::Taken][number % 2])
+                        .event_index([Offer::Declined, Offer::Taken][number / 4 % 2]);
                     let mode = [Mode::Loopback, Mode::MacSwap][number % 2].clone();
                     let wakeup = [Wakeup::Notify, Wakeup::Poll][number / 2 % 2];
                     check(&config, &exchange(config, mode, wakeup));
@@ -111,12 +107,10 @@ fn static_mappings_are_asked_for_once() {
 #[test]
 fn where_an_answer_may_be_for_many_pages_one_is_asked_for() {
     let (leaf, lie) = (Leaf::Huge, Lie::Contiguous);
-    let config = Config {
-        mapping: Mapping::Static { leaf, lie },
+    let config = config()
+        .mapping(Mapping::Static { leaf, lie })
         // All that is asked is counted.
-        warm_up: Length::Frames(0),
-        ..config()
-    };
+        .warm_up(Length::Frames(0));
     let report = exchange(config, Mode::MacSwap, Wakeup::Poll);
     // One leaf is everything; each of the two queues may ask before the other's answer comes, and
     // once more between an answer and its look.
@@ -126,13 +120,11 @@ fn where_an_answer_may_be_for_many_pages_one_is_asked_for() {
 #[test]
 fn scattered_pages_that_straddle_are_refused_without_an_iommu() {
     let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let config = Config {
-        mapping: Mapping::Off {
+    let config = config()
+        .mapping(Mapping::Off {
             lie: Lie::Scattered,
-        },
-        placement: Placement::Straddling,
-        ..config()
-    };
+        })
+        .placement(Placement::Straddling);
     let refused = Bench::over(stream, config).map(drop);
     let Err(BenchError::Config(ConfigError::Straddling)) = refused else {
         panic!("{refused:?}");
@@ -165,14 +157,12 @@ fn dynamic_mappings_are_asked_for_and_forgotten() {
 #[test]
 fn range_answers_take_fewer_messages_than_page_answers() {
     let messages = |answers| {
-        let config = Config {
-            mapping: Mapping::Dynamic {
+        let config = config()
+            .mapping(Mapping::Dynamic {
                 batch: 32,
                 lie: Lie::Contiguous,
-            },
-            answers,
-            ..config()
-        };
+            })
+            .answers(answers);
         exchange(config, Mode::MacSwap, Wakeup::Notify).messages
     };
     let (page, range) = (messages(Answers::Page), messages(Answers::Range));
@@ -184,12 +174,10 @@ fn eight_pages_and_many_are_enough() {
     for (pages, frame_bytes) in [(8, 64), (8, 1500), (20_000, 1500)] {
         for lie in [Lie::Contiguous, Lie::Scattered] {
             let leaf = Leaf::Small;
-            let config = Config {
-                mapping: Mapping::Static { leaf, lie },
-                pages,
-                frame_bytes,
-                ..config()
-            };
+            let config = config()
+                .mapping(Mapping::Static { leaf, lie })
+                .pages(pages)
+                .frame_bytes(frame_bytes);
             exchange(config, Mode::MacSwap, Wakeup::Notify);
         }
     }

@@ -8,7 +8,7 @@ use ioatlas_dma::units::*;
 use ioatlas_vhost::protocol::message::{HEADER_BYTES, Header};
 use ioatlas_vhost::runner::Runner;
 use ioatlas_vhost::server::*;
-use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, Limits, ListIotlb, RadixIotlb};
+use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, ListIotlb, RadixIotlb};
 use ioatlas_vhost_net::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -176,15 +176,9 @@ fn a_queue_that_names_what_it_must_not_read_stops_and_the_others_go_on() {
 fn the_number_of_queues_that_front_ends_are_told_is_that_of_pairs() {
     const MQ: u64 = 1;
     for pairs in [1u16, 3] {
-        let config = NetConfig {
-            pairs,
-            ..NetConfig::default()
-        };
+        let config = NetConfig::default().pairs(pairs);
         let net = Net::new(config).unwrap();
-        let limits = Limits {
-            readers: 3,
-            ..limits()
-        };
+        let limits = limits().readers(3);
         let mut runner = Runner::new(net, RadixIotlb::new(limits), runner_config()).unwrap();
         std::thread::scope(|scope| {
             let (ours, theirs) = UnixStream::pair().unwrap();

@@ -36,10 +36,7 @@ fn exchanges<T: DeviceIotlb>(cache: impl Fn() -> Arc<T>) {
             case.terms.swap = false;
             let (devices, hosts): (Vec<_>, Vec<_>) = (0..case.pairs).map(|_| interface()).unzip();
             let taps = devices.into_iter().map(|end| Tap::from_fd(end).unwrap());
-            let config = NetConfig {
-                mode: Mode::Tap("none".into()),
-                ..net(&case).config().clone()
-            };
+            let config = net(&case).config().clone().mode(Mode::Tap("none".into()));
             let net = Net::with_taps(config, taps.collect()).unwrap();
             std::thread::scope(|scope| {
                 let hosts = hosts.iter().map(|end| scope.spawn(|| host(end)));
@@ -82,11 +79,7 @@ fn frames_go_out_and_come_in_over_the_interval_tree() {
 #[test]
 fn each_pair_has_a_queue_of_the_interface_and_other_modes_have_none() {
     let (tap, _host) = interface();
-    let config = NetConfig {
-        pairs: 2,
-        mode: Mode::Tap("none".into()),
-        ..NetConfig::default()
-    };
+    let config = NetConfig::default().pairs(2).mode(Mode::Tap("none".into()));
     let one = Net::with_taps(config, vec![Tap::from_fd(tap).unwrap()]);
     let why = one.unwrap_err().to_string();
     assert_eq!(why, "1 TAP queues, where 2 are needed");
@@ -103,10 +96,7 @@ fn an_interface_that_goes_away_stops_its_queues_and_not_the_device() {
         (case.terms.swap, case.wakeup) = (false, wakeup);
         let (devices, mut hosts): (Vec<_>, Vec<_>) = (0..case.pairs).map(|_| interface()).unzip();
         let taps = devices.into_iter().map(|end| Tap::from_fd(end).unwrap());
-        let config = NetConfig {
-            mode: Mode::Tap("none".into()),
-            ..net(&case).config().clone()
-        };
+        let config = net(&case).config().clone().mode(Mode::Tap("none".into()));
         let net = Net::with_taps(config, taps.collect()).unwrap();
         let stats = with_net(net, RadixIotlb::new(limits()), |connect| {
             let mut front = Front::new(connect(), &case);

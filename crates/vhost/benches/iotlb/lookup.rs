@@ -18,11 +18,7 @@ const PER_GUARD: usize = 32;
 const REQUEST: u64 = 64;
 
 pub fn limits() -> Limits {
-    Limits {
-        runs: 1 << 17,
-        tables: 1 << 17,
-        ..Limits::default()
-    }
+    Limits::default().runs(1 << 17).tables(1 << 17)
 }
 
 /// Entries in random order; those of 4 KiB lie at every second page of the host, so none can be

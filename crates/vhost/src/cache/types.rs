@@ -167,6 +167,7 @@ pub enum RemovalCause {
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Runs held at once; contiguous entries of one permission are one run. Fewer than
     /// [`Limits::LEAST_RUNS`] count as that many.
@@ -179,6 +180,13 @@ pub struct Limits {
     /// Pinned ranges at once.
     pub pins: u32,
 }
+
+ioatlas_dma::setters!(const Limits {
+    runs: u32,
+    tables: u32,
+    readers: u32,
+    pins: u32,
+});
 
 impl Limits {
     /// An update may add two runs: one of its own, and one where it parts another in two.

@@ -94,6 +94,7 @@ pub enum Iommu {
 
 /// How a runner behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Whether a device may run without an IOMMU.
     pub iommu: Iommu,
@@ -111,6 +112,16 @@ pub struct Config {
     /// Sleep between two calls of a device that wants to be called again; zero for polling devices.
     pub pause_between_polls: Duration,
 }
+
+ioatlas_dma::setters!(const Config {
+    iommu: Iommu,
+    shrink: Shrink,
+    files: Files,
+    patience: Patience,
+    message: Duration,
+    reconnect: Duration,
+    pause_between_polls: Duration,
+});
 
 impl Default for Config {
     fn default() -> Self {

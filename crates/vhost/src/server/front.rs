@@ -41,6 +41,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// What a front end asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct FrontEndConfig {
     /// Virtio features that it must have.
     pub features: u64,
@@ -54,6 +55,26 @@ pub struct FrontEndConfig {
     /// session's set-up, or of a queue's start or stop, together.
     pub answer: Duration,
 }
+
+impl FrontEndConfig {
+    /// It must have these features, and uses so many queues; no other features, the default server,
+    /// five seconds for each answer.
+    pub fn new(features: u64, queues: u16) -> Self {
+        FrontEndConfig {
+            features,
+            optional: 0,
+            queues,
+            server: ServerConfig::default(),
+            answer: Duration::from_secs(5),
+        }
+    }
+}
+
+ioatlas_dma::setters!(const FrontEndConfig {
+    optional: u64,
+    server: ServerConfig,
+    answer: Duration,
+});
 
 /// Why a front end cannot go on.
 #[derive(Debug, thiserror::Error)]

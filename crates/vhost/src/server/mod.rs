@@ -92,12 +92,18 @@ const MOST: u64 = u64::MAX - (GRANULE - 1);
 
 /// What an [`IotlbServer`] may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ServerConfig {
     /// How much of a mapping an answer gives.
     pub answer: Answer,
     /// Ranges that are remembered as held; memory is bounded by 16 bytes each and the map's own.
     pub held_ranges: usize,
 }
+
+ioatlas_dma::setters!(const ServerConfig {
+    answer: Answer,
+    held_ranges: usize,
+});
 
 impl Default for ServerConfig {
     fn default() -> Self {

@@ -8,11 +8,7 @@ use std::sync::Arc;
 const PAGE: u64 = 4096;
 
 fn limits(runs: u32) -> Limits {
-    Limits {
-        runs,
-        tables: 1 << 16,
-        ..Limits::default()
-    }
+    Limits::default().runs(runs).tables(1 << 16)
 }
 
 fn put(cache: &impl DeviceIotlb, page: u64, pages: u64, host: u64) {
@@ -252,10 +248,7 @@ fn an_update_that_replaces_all_runs_of_a_full_cache_is_taken() {
 #[test]
 fn an_update_that_replaces_all_tables_of_a_full_cache_is_taken() {
     // below what one update may need, which counts as twice that: 54
-    let cache = RadixIotlb::new(Limits {
-        tables: 1,
-        ..limits(1 << 12)
-    });
+    let cache = RadixIotlb::new(limits(1 << 12).tables(1));
     let pages = 1 << 30;
     let mut evicted = 0;
     for round in 1..4u64 {

@@ -137,10 +137,7 @@ fn evicted<C: DeviceIotlb>(cache: std::sync::Arc<C>) {
 
 #[test]
 fn rings_are_looked_up_again_after_evictions() {
-    let limits = Limits {
-        runs: 3,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(3);
     evicted(RadixIotlb::new(limits));
     evicted(ListIotlb::new(limits));
     evicted(IntervalIotlb::new(limits));

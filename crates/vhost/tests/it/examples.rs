@@ -34,12 +34,7 @@ fn entropy_fills_buffers_by_iova() {
     let noise: Vec<u8> = (0..4000u32).map(|i| (i * i % 251) as u8).collect();
     source.write_all(&noise).unwrap();
     std::io::Seek::rewind(&mut source).unwrap();
-    let limits = Limits {
-        runs: 64,
-        readers: 1,
-        pins: 16,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(64).readers(1).pins(16);
     let mut runner =
         Runner::new(entropy::Entropy(source), RadixIotlb::new(limits), patient()).unwrap();
     let stop = runner.stop_handle();
@@ -75,17 +70,9 @@ fn entropy_fills_buffers_by_iova() {
 
 #[test]
 fn a_client_connects_again_until_it_is_stopped() {
-    let limits = Limits {
-        runs: 64,
-        readers: 1,
-        pins: 16,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(64).readers(1).pins(16);
     let source = File::open("/dev/null").unwrap();
-    let config = ioatlas_vhost::runner::Config {
-        reconnect: std::time::Duration::from_millis(5),
-        ..patient()
-    };
+    let config = patient().reconnect(std::time::Duration::from_millis(5));
     let mut runner =
         Runner::new(entropy::Entropy(source), RadixIotlb::new(limits), config).unwrap();
     let (stop, observer) = (runner.stop_handle(), runner.observer());
@@ -109,12 +96,7 @@ fn a_client_connects_again_until_it_is_stopped() {
 
 #[test]
 fn a_stopped_runner_ends_its_connection() {
-    let limits = Limits {
-        runs: 64,
-        readers: 1,
-        pins: 16,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(64).readers(1).pins(16);
     let source = File::open("/dev/null").unwrap();
     let mut runner =
         Runner::new(entropy::Entropy(source), RadixIotlb::new(limits), patient()).unwrap();

@@ -39,10 +39,7 @@ fn block_and_fill(event: &EventFd) {
 
 fn two_queues(back: &Back) -> (FrontEnd<PageMap>, [Driver; 2]) {
     log_to_stderr();
-    let config = FrontEndConfig {
-        answer: BOUND,
-        ..front_config(WITH_IOMMU)
-    };
+    let config = front_config(WITH_IOMMU).answer(BOUND);
     let mut front = front_end(back, config);
     map(&front, FROM, FROM, 0x1000, Perm::Read);
     map(&front, TO, TO, 0x1000, Perm::Write);

@@ -10,7 +10,7 @@ use ioatlas_vhost::{
         memory::{Files, Shrink},
         message::Header,
     },
-    runner::{Config, End},
+    runner::End,
     server::*,
 };
 use std::{fs::File, os::fd::OwnedFd, path::PathBuf, time::Duration};
@@ -93,10 +93,7 @@ fn huge_pages_that_run_out_stop_the_device_and_not_the_process() {
         (Sealed::Yes, Shrink::DemandSeal),
     ];
     for (sealed, shrink) in cases {
-        let back = Back::new(Config {
-            shrink,
-            ..patient()
-        });
+        let back = Back::new(patient().shrink(shrink));
         let ordinary = memory_file(ByteCount(MEMORY), Sealed::Yes).unwrap();
         let (huge, page) = huge_file("exhausted", 1, sealed);
         let regions = vec![
@@ -176,10 +173,7 @@ fn files_that_are_not_in_memory_are_refused() {
 #[test]
 fn files_on_a_disk_are_taken_on_demand() {
     log_to_stderr();
-    let back = Back::new(Config {
-        files: Files::Any,
-        ..patient()
-    });
+    let back = Back::new(patient().files(Files::Any));
     let regions = vec![(GUEST, ByteCount(MEMORY), file_on_a_disk("taken"))];
     let (config, table) = (front_config(WITH_IOMMU), PageMap::default());
     let mut front = FrontEnd::connect(back.socket(), config, regions, table).unwrap();

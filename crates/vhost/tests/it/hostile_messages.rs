@@ -107,10 +107,7 @@ fn half_a_message_is_not_waited_for_long() {
 fn half_a_header_is_waited_for_only_as_long_as_more_may_come() {
     log_to_stderr();
     // For ever, as far as this test is concerned.
-    let config = || Config {
-        message: 10 * SOON,
-        ..patient()
-    };
+    let config = || patient().message(10 * SOON);
     for len in [1, 5, 11] {
         let half = &Header::request(SET_FEATURES, 8).encode()[..len];
         let back = Back::new(config());
@@ -236,10 +233,7 @@ fn memory_tables_that_cannot_be_are_refused() {
 }
 
 fn unsealed_memory_is_refused_where_a_seal_is_demanded() {
-    let config = Config {
-        shrink: Shrink::DemandSeal,
-        ..patient()
-    };
+    let config = patient().shrink(Shrink::DemandSeal);
     let why = broken(config, |back| {
         let raw = negotiated(back);
         let file = ioatlas_vhost::server::memory_file(
@@ -254,10 +248,7 @@ fn unsealed_memory_is_refused_where_a_seal_is_demanded() {
 }
 
 fn a_device_that_demands_an_iommu_does_not_run_without() {
-    let config = Config {
-        iommu: Iommu::Demanded,
-        ..patient()
-    };
+    let config = patient().iommu(Iommu::Demanded);
     let why = broken(config, |back| Raw::negotiate(back, WITHOUT));
     assert!(why.starts_with("request 2: "), "{why}");
 }
@@ -297,7 +288,7 @@ fn used(memory: &File) -> u16 {
 fn queues_do_not_run_before_features_are_set() {
     log_to_stderr();
     for iommu in [Iommu::Demanded, Iommu::Offered] {
-        let back = Back::new(Config { iommu, ..patient() });
+        let back = Back::new(patient().iommu(iommu));
         let mut raw = before_features(&back);
         raw.send(SET_PROTOCOL_FEATURES, &words(&[1 << 3 | 1 << 5]), &[]);
         assert_eq!(raw.ask(SET_VRING_ENABLE, &enable(0, 1), &[]), 0);
@@ -526,11 +517,7 @@ fn an_update_that_finds_no_room_leaves_nothing() {
     let device = Inverter {
         stopped: Default::default(),
     };
-    let limits = Limits {
-        runs: 4,
-        readers: 2,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(4).readers(2);
     let back = Back::of_limits(device, limits, patient());
     let mut raw = Raw::negotiate(&back, WITH_IOMMU);
     // Neighbours for the front end, each in a mapping of its own here: as many pieces.
@@ -652,10 +639,7 @@ fn a_storm_of_messages_is_obeyed_in_bounded_memory() {
 
 fn a_front_end_that_reads_no_answers_does_not_keep_a_runner_from_stopping() {
     // The runner gives no write up: only the stop ends it.
-    let back = Back::new(Config {
-        message: 10 * SOON,
-        ..patient()
-    });
+    let back = Back::new(patient().message(10 * SOON));
     let raw = Raw::connect(&back);
     raw.socket.set_nonblocking(true).unwrap();
     let question = Header::request(GET_FEATURES, 0).encode();

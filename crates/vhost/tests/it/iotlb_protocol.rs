@@ -349,10 +349,7 @@ fn held(patience: Duration, second: Option<Buffer>) -> Held {
         go_on: Mutex::new(told),
         failed: failed.clone(),
     };
-    let config = Config {
-        patience: Patience { answer: patience },
-        ..patient()
-    };
+    let config = patient().patience(Patience { answer: patience });
     let back = Back::of(device, config);
     let mut front = front_end(&back, front_config(WITH_IOMMU));
     let mut driver = Driver::by_iova(&mut front, 0);

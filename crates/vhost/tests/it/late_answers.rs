@@ -360,10 +360,7 @@ fn unserved(control: UnixStream, answer: Duration) -> FrontEnd<PageMap> {
     table.map(PAGE);
     let file = memory_file(ByteCount(1 << 20), Sealed::Yes).unwrap();
     let regions = vec![(0, ByteCount(1 << 20), file)];
-    let config = FrontEndConfig {
-        answer,
-        ..front_config(WITH_IOMMU)
-    };
+    let config = front_config(WITH_IOMMU).answer(answer);
     FrontEnd::connect_unserved(control, config, regions, table).unwrap()
 }
 

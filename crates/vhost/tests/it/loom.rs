@@ -82,12 +82,7 @@ fn explore(name: &str, preemptions: usize, body: impl Fn() + Sync + Send + 'stat
 
 /// A cache whose memory is all there, so that models do not explore how frames are zeroed.
 fn cache() -> (Arc<Cache>, Reader) {
-    let limits = Limits {
-        runs: 8,
-        tables: 18,
-        readers: 1,
-        pins: 1,
-    };
+    let limits = Limits::default().runs(8).tables(18).readers(1).pins(1);
     // SAFETY: no other code has the platform; and nothing that is looked up here becomes memory.
     #[allow(unsafe_code)]
     let cache = unsafe { Cache::on(Arc::new(Loom::new(7)), limits) };

@@ -60,7 +60,7 @@ proptest! {
         held_ranges in 1..6usize,
     ) {
         let sent = Recorder::default();
-        let config = ServerConfig { answer, held_ranges };
+        let config = ServerConfig::default().answer(answer).held_ranges(held_ranges);
         let server = IotlbServer::new(PageMap::default(), sent.clone(), config);
         // page -> where, and for what: the back end's device IOTLB
         let mut back: std::collections::BTreeMap<u64, (u64, Perm)> = Default::default();
@@ -192,10 +192,7 @@ fn the_largest_range_is_found_from_its_middle() {
 /// What is sent for a miss at `iova` in one mapping.
 fn answer_to(iova: u64, mapping: Mapping, limit: u64) -> IotlbMessage {
     let sent = Recorder::default();
-    let config = ServerConfig {
-        answer: Answer::Contiguous(ByteCount(limit)),
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default().answer(Answer::Contiguous(ByteCount(limit)));
     let server = IotlbServer::new(PageMap::default(), sent.clone(), config);
     server.table().map(mapping);
     let miss = IotlbMessage::miss(Iova(iova), Perm::Read);
@@ -346,13 +343,7 @@ fn vhost_in_the_kernel_is_spoken_to_in_its_format() {
 fn a_back_end_that_says_nothing_is_given_up() {
     let (front, _back) = std::os::unix::net::UnixStream::pair().unwrap();
     let waited = std::time::Duration::from_millis(50);
-    let config = FrontEndConfig {
-        features: 0,
-        optional: 0,
-        queues: 2,
-        server: ServerConfig::default(),
-        answer: waited,
-    };
+    let config = FrontEndConfig::new(0, 2).answer(waited);
     let file = memory_file(ByteCount(1 << 20), Sealed::Yes).unwrap();
     let regions = vec![(0, ByteCount(1 << 20), file)];
     let refused = FrontEnd::connect(front, config, regions, PageMap::default()).map(drop);

@@ -24,10 +24,7 @@ use vhost::vhost_user::Backend;
 const A_WHILE: Duration = Duration::from_secs(1);
 
 fn runner<D: Device>(device: D, config: Config) -> Runner<D, RadixIotlb> {
-    let limits = Limits {
-        readers: 2,
-        ..Limits::default()
-    };
+    let limits = Limits::default().readers(2);
     Runner::new(device, RadixIotlb::new(limits), config).unwrap()
 }
 
@@ -272,10 +269,7 @@ fn a_thread_that_panics_ends_the_runner_and_is_told_of() {
 fn a_connection_that_says_nothing_does_not_keep_others_out() {
     log_to_stderr();
     let (path, listener) = listener("silent");
-    let config = Config {
-        message: A_WHILE,
-        ..Config::default()
-    };
+    let config = Config::default().message(A_WHILE);
     let mut runner = runner(inverter(), config);
     let stopping = Stopping(runner.stop_handle());
     std::thread::scope(|scope| {

@@ -144,11 +144,7 @@ fn vm_memory() {
 /// As few tables and runs as there may be: what was evicted or refused is missed, never wrong.
 #[test]
 fn radix_without_room() {
-    let limits = Limits {
-        runs: 24,
-        tables: 0,
-        ..Limits::default()
-    };
+    let limits = Limits::default().runs(24).tables(0);
     let cache = RadixIotlb::new(limits);
     let memory: Vec<Word> = (0..IOVAS).map(Word::new).collect();
     let running = Word::new(1);

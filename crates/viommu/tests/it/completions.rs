@@ -27,10 +27,9 @@ struct Bench(Pieces<Host>);
 impl Bench {
     fn new() -> Self {
         let (frames, slots) = (32, 1);
-        Bench(Pieces::new(Arc::new(Host::new(HostConfig {
-            frames,
-            slots,
-        }))))
+        Bench(Pieces::new(Arc::new(Host::new(
+            HostConfig::default().frames(frames).slots(slots),
+        ))))
     }
     fn p(&self) -> &Host {
         self.0.p()

@@ -19,11 +19,7 @@ pub struct Process(UserSpace);
 impl Process {
     /// With an arena of `frames` frames.
     pub fn new(frames: u64) -> Self {
-        let config = UserSpaceConfig {
-            pages: PageCount(frames),
-            slots: 2,
-            ..Default::default()
-        };
+        let config = UserSpaceConfig::default().pages(PageCount(frames)).slots(2);
         Process(UserSpace::new(config).unwrap())
     }
     /// Frames of the arena that are taken.

@@ -133,10 +133,7 @@ fn explain_software(change: Change) -> Result<String, Box<dyn Error>> {
     const REGISTERS: PhysAddr = PhysAddr(0xfed9_0000);
     let mut config = UnitConfig::new(Geometry::VTD_48);
     change(&mut config);
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 16,
-        slots: 1,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(16).slots(1)));
     let unit = Arc::new(SoftUnit::new(host.clone(), &config)?);
     let window = Arc::new(MmioWindow::new(unit));
     let place = UnitPlace {
@@ -148,10 +145,7 @@ fn explain_software(change: Change) -> Result<String, Box<dyn Error>> {
     let table = Announcement::new(48).unit(&window, place).build()?;
     let dmar = Dmar::parse(&table)?;
     let text = announced(&dmar);
-    let config = Config {
-        limit: WaitLimit(1000),
-        ..Config::default()
-    };
+    let config = Config::default().limit(WaitLimit(1000));
     let units = Units::bring_up(&host, dmar, config, |at, bytes| {
         (at == REGISTERS && bytes.0 <= window.len()).then(|| window.clone())
     });

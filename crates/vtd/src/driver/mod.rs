@@ -73,6 +73,7 @@ use ioatlas_dma::{
 
 /// What the host decides about a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Config {
     /// How long to wait for the unit, each time.
     pub limit: WaitLimit,
@@ -80,6 +81,21 @@ pub struct Config {
     pub live: Live,
     /// What its invalidations cost.
     pub costs: InvalidationCosts,
+}
+
+ioatlas_dma::setters!(const Config {
+    limit: WaitLimit,
+    live: Live,
+    costs: InvalidationCosts,
+});
+
+impl Config {
+    /// [`WaitLimit::DEFAULT`], a unit in use is refused, costs as assumed.
+    pub const DEFAULT: Self = Config {
+        limit: WaitLimit::DEFAULT,
+        live: Live::Refuse,
+        costs: InvalidationCosts::ASSUMED,
+    };
 }
 
 /// A unit whose translation or queue is enabled before we come.

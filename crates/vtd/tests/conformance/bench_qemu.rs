@@ -97,10 +97,9 @@ impl QemuBench {
             .chain(others.iter().copied())
             .collect();
         let qemu = Arc::new(Qemu::start(MEMORY, &arguments)?);
-        let config = HostConfig {
-            frames: (MEMORY >> GRANULE_LG2) as usize,
-            slots: 2,
-        };
+        let config = HostConfig::default()
+            .frames((MEMORY >> GRANULE_LG2) as usize)
+            .slots(2);
         let host = Arc::new(
             Host::on_file(qemu.memory(), FIRST, config)?
                 .with_heap(ByteCount(16 << 20))

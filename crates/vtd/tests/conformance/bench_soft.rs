@@ -52,10 +52,9 @@ impl SoftBench {
     pub fn new(width: AddressWidth, change: fn(&mut UnitConfig)) -> Self {
         let mut config = config(width);
         change(&mut config);
-        let config_of_host = HostConfig {
-            frames: (MEMORY >> GRANULE_LG2) as usize,
-            slots: 2,
-        };
+        let config_of_host = HostConfig::default()
+            .frames((MEMORY >> GRANULE_LG2) as usize)
+            .slots(2);
         let host = Host::new(config_of_host).with_heap(ByteCount(16 << 20));
         let host = Arc::new(host.expect("an arena for the heap"));
         refill(&host);

@@ -11,10 +11,7 @@ use ioatlas_vtd::driver::*;
 use ioatlas_vtd::layout::InterruptIndex;
 use std::sync::Arc;
 
-const TAKE_OVER: Config = Config {
-    live: Live::TakeOver,
-    ..CONFIG
-};
+const TAKE_OVER: Config = CONFIG.live(Live::TakeOver);
 /// Interrupt remapping is on, its table is set, and the old format is let through.
 const INTERRUPTS: u32 = 0x0380_0000;
 /// Of them, what a command repeats.

@@ -22,18 +22,13 @@ use ioatlas_vtd::{
     acpi::*,
     driver::{BringUpError, Config, DeviceTlbError, Live},
     layout::QueueDepth,
-    plan::InvalidationCosts,
     registers::*,
     units::*,
 };
 use std::sync::Arc;
 
 const LIMIT: WaitLimit = WaitLimit(1000);
-const CONFIG: Config = Config {
-    limit: LIMIT,
-    live: Live::Refuse,
-    costs: InvalidationCosts::ASSUMED,
-};
+const CONFIG: Config = Config::DEFAULT.limit(LIMIT);
 const SEGMENT: Segment = Segment(0);
 /// Behind the root port 00:1c.0, which has bus 1; beside it; and in a segment without a unit.
 const NIC: Requester = here(0x0100);
@@ -75,10 +70,7 @@ struct Machine {
 
 impl Machine {
     fn new(change: impl Fn(usize, &mut UnitConfig)) -> Self {
-        let host = Arc::new(Host::new(HostConfig {
-            frames: 64,
-            slots: 2,
-        }));
+        let host = Arc::new(Host::new(HostConfig::default().frames(64).slots(2)));
         let window = |n| {
             let mut config = UnitConfig::new(Geometry::VTD_48);
             change(n, &mut config);
@@ -407,7 +399,7 @@ fn a_device_keeps_translations_only_where_firmware_lets_its_port() {
     let mut dmar = machine.dmar();
     dmar.ats[0].ports = Covers::Rest;
     let live = Live::TakeOver;
-    let config = Config { live, ..CONFIG };
+    let config = CONFIG.live(live);
     let units = Units::bring_up(&machine.host, dmar, config, |at, n| machine.map(at, n));
     let refused = units.declare_device_tlb(DISK, &pci, depth);
     assert!(matches!(

@@ -114,10 +114,9 @@ impl Machine {
             // memory space, bus master
             qemu.configure(device, 0x04, 6)?;
         }
-        let config = HostConfig {
-            frames: (MEMORY >> GRANULE_LG2) as usize,
-            slots: 2,
-        };
+        let config = HostConfig::default()
+            .frames((MEMORY >> GRANULE_LG2) as usize)
+            .slots(2);
         let host = Arc::new(Host::on_file(qemu.memory(), FIRST, config)?);
         let registers = Arc::new(Window {
             qemu: qemu.clone(),

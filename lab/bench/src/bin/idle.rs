@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for preset in presets() {
         let mut bytes = [0; CPUS.len()];
         for (nth, slots) in CPUS.into_iter().enumerate() {
-            let host = Arc::new(Host::new(HostConfig { frames: 64, slots }));
+            let host = Arc::new(Host::new(HostConfig::default().frames(64).slots(slots)));
             let tables = Paged::new(&host, Uncached::<Host>::new(), TableConfig::default())?;
             let tables: Paged<_, VtdSecond48, _> = tables;
             let domain = || Ok(Arc::new(Domain::new(host, tables, preset.design.domain)?));

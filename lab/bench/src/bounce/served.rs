@@ -107,7 +107,7 @@ pub struct Served {
 fn platform(load: &Load, slots: usize) -> (Arc<Host>, PageCount) {
     let flying = load.block.pages().0 * (load.depth * load.threads) as u64;
     let frames = 3 * flying as usize + SPARE;
-    let config = HostConfig { frames, slots };
+    let config = HostConfig::default().frames(frames).slots(slots);
     (Arc::new(Host::new(config)), PageCount(flying))
 }
 

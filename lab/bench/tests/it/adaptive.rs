@@ -147,7 +147,9 @@ impl Driver {
     fn new(preset: Charge, block: Block, way: Way, placement: Placement) -> Self {
         let pages = block.pages().0 * DEPTH;
         let frames = 3 * pages as usize + 256;
-        let p = Arc::new(Slow(Host::new(HostConfig { frames, slots: 2 })));
+        let p = Arc::new(Slow(Host::new(
+            HostConfig::default().frames(frames).slots(2),
+        )));
         let first = p.frame_alloc().expect("a frame").page().addr();
         (1..pages).for_each(|_| drop(p.frame_alloc().expect("a frame")));
         let design = Design::parse("magazine,strict").unwrap();

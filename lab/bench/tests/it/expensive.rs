@@ -21,10 +21,7 @@ type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
 type Dear = Domain<Host, Expensive<Host, Tables>>;
 
 fn domain(charge: Charge) -> (Arc<Host>, Dear) {
-    let platform = Arc::new(Host::new(HostConfig {
-        frames: 1 << 10,
-        slots: 4,
-    }));
+    let platform = Arc::new(Host::new(HostConfig::default().frames(1 << 10).slots(4)));
     let design = Design::parse("magazine,strict").unwrap();
     let tables: Tables = Paged::new(&platform, Arc::new(Uncached::new()), design.tables).unwrap();
     let translator = Expensive::new(tables, charge);

@@ -191,10 +191,7 @@ fn assert_whole(alone: &AllocatorAlone<Host>) {
 #[test]
 fn numbers_of_an_allocator_alone_are_disjoint_and_come_back() {
     for entry in design::allocators().filter(|entry| entry.name != "identity") {
-        let host = Host::new(HostConfig {
-            frames: 1,
-            slots: 1,
-        });
+        let host = Host::new(HostConfig::default().frames(1).slots(1));
         let host = Arc::new(host.with_heap(ByteCount(1 << 20)).unwrap());
         let aperture = IovaRange::new(IovaPage(0), PageCount(1 << 24));
         let alone = AllocatorAlone::new(host, entry.config, aperture).unwrap();

@@ -134,24 +134,22 @@ impl Case {
         };
         // Every page is used, so that what is counted has no first touches in it.
         let each_page = Length::Frames(u64::from(pages) + u64::from(pages) / 4);
-        Config {
-            mapping: self.mapping(),
-            answers: match self {
+        Config::default()
+            .mapping(self.mapping())
+            .answers(match self {
                 Case::DynamicRanges => Answers::Range,
                 _ => Answers::Page,
-            },
-            pages,
-            patience: match whose {
+            })
+            .pages(pages)
+            .patience(match whose {
                 Whose::Ours => PATIENCE,
                 Whose::Testpmd => PATIENCE_WITH_TESTPMD,
-            },
-            warm_up: match self {
+            })
+            .warm_up(match self {
                 Case::Small512 | Case::Small1000 => Length::Frames(8 * u64::from(pages)),
                 Case::Small100k | Case::OffScattered100k => each_page,
                 Case::SeedOff | Case::SeedLarge | Case::SeedHuge => each_page,
                 _ => Length::Time(WARM_UP),
-            },
-            ..Config::default()
-        }
+            })
     }
 }

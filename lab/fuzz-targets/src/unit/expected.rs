@@ -49,7 +49,7 @@ impl Walker {
         pass_through: bool,
         largest_leaf: u32,
     ) -> Self {
-        let memory = Host::new(HostConfig { frames, slots: 1 });
+        let memory = Host::new(HostConfig::default().frames(frames).slots(1));
         Walker {
             memory: memory.into(),
             geometry,

@@ -113,10 +113,7 @@ impl Bus {
             config.features.write_buffers = WriteBuffers::FlushedByInvalidations;
             possible |= 1 << 27;
         }
-        let memory = Arc::new(Host::new(HostConfig {
-            frames: FRAMES,
-            slots: 1,
-        }));
+        let memory = Arc::new(Host::new(HostConfig::default().frames(FRAMES).slots(1)));
         let unit = SoftUnit::new(memory.clone(), &config).expect("every choice is within bounds");
         let unit = Arc::new(unit);
         Bus {

@@ -4,14 +4,13 @@
 use super::{
     SimLock, SimWord,
     engine::{self, Mask},
-    scheduler::{Subject, Touch, YieldPoint},
+    scheduler::{Subject, YieldPoint},
     slabs::Slabs,
 };
-use core::{any::type_name, panic::Location};
+use core::panic::Location;
 use ioatlas_dma::{
     platform::{
-        Authority, Cpu, DedicatedMemory, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory,
-        Platform,
+        Authority, Cpu, DedicatedMemory, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
     },
     units::{ByteCount, PhysPage},
 };
@@ -216,21 +215,6 @@ unsafe impl Platform for Sim {
     fn heap(&self) -> Option<&dyn Heap> {
         engine::heap_called(Location::caller());
         self.heap.as_deref()
-    }
-    #[track_caller]
-    fn touches<'b, T: 'b>(what: impl FnOnce() -> Option<Element<'b, T>>) {
-        engine::touched(Location::caller(), || {
-            let (block, index) = what()?;
-            let begin = index * size_of::<T>();
-            Some(Touch {
-                block: block.as_ptr().addr(),
-                bytes: begin..begin + size_of::<T>(),
-                of: type_name::<T>(),
-            })
-        });
-    }
-    fn frees<T>(block: &[T]) {
-        engine::freed(block.as_ptr().addr());
     }
     fn unique(&self) -> u64 {
         ioatlas_host::unique()

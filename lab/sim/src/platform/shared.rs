@@ -6,10 +6,10 @@
 
 use super::{
     engine::{self, Mask, Masked},
-    scheduler::{LockPlace, Subject, YieldPoint},
+    scheduler::{LockPlace, Subject, Touch, YieldPoint},
 };
 use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
-use ioatlas_dma::platform::{Atomic64, Lock, Ordering};
+use ioatlas_dma::platform::{Atomic64, Element, Lock, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A shared word of the simulation. It is as large as a real one, so words share cache
@@ -78,6 +78,21 @@ impl Atomic64 for SimWord {
         let result = self.0.compare_exchange(current, new, all, all);
         tell(result.is_ok() && current != new);
         result
+    }
+    #[track_caller]
+    fn touches<'b, T: 'b>(what: impl FnOnce() -> Option<Element<'b, T>>) {
+        engine::touched(Location::caller(), || {
+            let (block, index) = what()?;
+            let begin = index * size_of::<T>();
+            Some(Touch {
+                block: block.as_ptr().addr(),
+                bytes: begin..begin + size_of::<T>(),
+                of: type_name::<T>(),
+            })
+        });
+    }
+    fn frees<T>(block: &[T]) {
+        engine::freed(block.as_ptr().addr());
     }
 }
 

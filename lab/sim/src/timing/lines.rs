@@ -14,7 +14,7 @@
 //! only find lines. What shares a line is said in [`platform`](crate::platform).
 //!
 //! **Blocks.** What a lock guards behind a pointer, the core tells the platform
-//! ([`Platform::touches`](ioatlas_dma::platform::Platform::touches)): what lies in magazines, in
+//! ([`Atomic64::touches`](ioatlas_dma::platform::Atomic64::touches)): what lies in magazines, in
 //! the depot and in the queues of the deferred policies. A block counts as one that begins a line,
 //! wherever the host has put it. Its lines are followed as others are, but cost nothing:
 //! [`Params::guarded_lines`] charges for them, for every lock alike. Trees, and the queues of

@@ -140,7 +140,7 @@ fn what_a_lock_guards_behind_a_pointer_is_followed_and_costs_nothing() {
                 cpu.work(Cycles(500 * cpu.index().0 as u64));
                 for _ in 0..10 {
                     cpu.turn();
-                    let element = |index| Sim::touches(|| Some((&block[..], index)));
+                    let element = |index| SimWord::touches(|| Some((&block[..], index)));
                     touched.iter().copied().for_each(element);
                     cpu.work(Cycles(8_000));
                 }

@@ -148,16 +148,9 @@ impl Hostile {
             true => Answer::Page(ByteCount(PAGE)),
             false => Answer::Contiguous(ByteCount(1 << 30)),
         };
-        let config = FrontEndConfig {
-            features: VERSION_1 | ACCESS_PLATFORM | 1 << 30 | features,
-            optional: 0,
-            queues: 2,
-            server: ServerConfig {
-                answer,
-                ..ServerConfig::default()
-            },
-            answer: SOON,
-        };
+        let config = FrontEndConfig::new(VERSION_1 | ACCESS_PLATFORM | 1 << 30 | features, 2)
+            .server(ServerConfig::default().answer(answer))
+            .answer(SOON);
         let (pages, start) = (Arc::<Pages>::default(), Arc::new(OnceLock::new()));
         let table = Table {
             pages: pages.clone(),

@@ -241,7 +241,7 @@ impl Rig<Board> {
 /// A host for an allocator of that many pages: of so many bytes is the heap of one that needs a
 /// heap.
 pub fn host(config: AllocatorConfig, pages: u64, slots: usize) -> Host {
-    let host = Host::new(HostConfig { frames: 1, slots });
+    let host = Host::new(HostConfig::default().frames(1).slots(slots));
     match config {
         AllocatorConfig::Kmalloc(_) => host.with_heap(ByteCount(pages)).expect("room"),
         _ => host,
@@ -255,10 +255,7 @@ pub fn board_with_heap(
     heap: u64,
 ) -> Result<Rig<Board>, AllocatorError> {
     move_to(0);
-    let host = Host::new(HostConfig {
-        frames: 1,
-        slots: 1,
-    });
+    let host = Host::new(HostConfig::default().frames(1).slots(1));
     let board = Board(host.with_heap(ByteCount(heap)).expect("room"));
     Ok(Rig {
         allocator: AnyAllocator::new(&board, config, aperture)?,

@@ -181,10 +181,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(policy: PolicyConfig) -> Self {
-        let host = Host::new(HostConfig {
-            frames: 2048,
-            slots: 3,
-        });
+        let host = Host::new(HostConfig::default().frames(2048).slots(3));
         let p = Arc::new(Patchy {
             host,
             frames_left: AtomicU64::new(u64::MAX),

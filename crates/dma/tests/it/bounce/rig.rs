@@ -24,7 +24,7 @@ impl Rig {
         Self::with(config, 4096, DomainConfig::default())
     }
     pub fn with(config: DmaConfig, frames: usize, domain: DomainConfig) -> Self {
-        let p = Arc::new(Host::new(HostConfig { frames, slots: 3 }));
+        let p = Arc::new(Host::new(HostConfig::default().frames(frames).slots(3)));
         let table = Paged::new(&p, Uncached::new(), TableConfig::default()).unwrap();
         let domain = Arc::new(Domain::new(p.clone(), table, domain).unwrap());
         let dma = Arc::new(Dma::new(domain.clone(), config));

@@ -37,7 +37,7 @@ impl<F: Format> Rig<F> {
     }
 
     pub fn with(frames: usize, config: TableConfig) -> Self {
-        let host = Host::new(HostConfig { frames, slots: 1 });
+        let host = Host::new(HostConfig::default().frames(frames).slots(1));
         let table = Table::new(&host, config).expect("a root");
         Rig {
             host,

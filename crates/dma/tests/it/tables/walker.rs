@@ -143,7 +143,7 @@ pub fn walked<F: Format>(
     design: DomainConfig,
     config: TableConfig,
 ) -> (Dom<F>, Arc<Walker<F>>) {
-    let host = Arc::new(Host::new(HostConfig { frames, slots: 2 }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(frames).slots(2)));
     let unit = Arc::new(Walker::new(host.clone()));
     let tables = Paged::new(&host, unit.clone(), config).expect("a root");
     let domain = Domain::new(host, tables, design).expect("within the aperture");

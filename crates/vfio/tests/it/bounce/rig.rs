@@ -30,7 +30,7 @@ impl Rig {
         // of a file, since pages of a heap are not aligned
         let file = File::from(memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
         file.set_len((frames as u64) << GRANULE_LG2).unwrap();
-        let host = HostConfig { frames, slots: 3 };
+        let host = HostConfig::default().frames(frames).slots(3);
         let p = Arc::new(Host::on_file(&file, PhysPage(0), host).unwrap());
         let kernel = Simulated::new(Machine::usual());
         let space = Container::open(Arc::new(kernel.clone()), &[device()]).unwrap();

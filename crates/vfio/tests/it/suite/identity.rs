@@ -91,10 +91,7 @@ fn reading_and_writing_are_revoked_apart() {
 #[test]
 fn what_lies_too_high_goes_to_the_fallback() {
     let rig = rig(Kind::Type1);
-    let high = UserSpace::new(UserSpaceConfig {
-        pages: PageCount(4),
-        ..UserSpaceConfig::default()
-    });
+    let high = UserSpace::new(UserSpaceConfig::default().pages(PageCount(4)));
     let high = std::sync::Arc::new(high.unwrap());
     let buffer = high.buffer(ByteCount(GRANULE)).unwrap();
     assert!(

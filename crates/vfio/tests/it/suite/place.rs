@@ -25,10 +25,10 @@ fn a_frame_is_a_page_of_this_process() {
 
 #[test]
 fn a_low_arena_is_low_and_several_of_them_are_apart() {
-    let config = |bits| UserSpaceConfig {
-        pages: PageCount(1024),
-        place: ArenaPlace::Below(bits),
-        ..UserSpaceConfig::default()
+    let config = |bits| {
+        UserSpaceConfig::default()
+            .pages(PageCount(1024))
+            .place(ArenaPlace::Below(bits))
     };
     let several: Vec<_> = (0..4)
         .map(|_| UserSpace::new(config(37)).unwrap())
@@ -43,10 +43,7 @@ fn a_low_arena_is_low_and_several_of_them_are_apart() {
         matches!(error, ArenaError::NoLowPlace { bits: 20, .. }),
         "{error}"
     );
-    let huge = UserSpaceConfig {
-        pages: PageCount(u64::MAX),
-        ..UserSpaceConfig::default()
-    };
+    let huge = UserSpaceConfig::default().pages(PageCount(u64::MAX));
     let error = UserSpace::new(huge).map(drop).unwrap_err();
     assert!(matches!(error, ArenaError::Length { .. }), "{error}");
 }
@@ -111,13 +108,7 @@ fn no_part_lies_beyond_its_buffer_wherever_it_is_said_to_begin() {
 
 #[test]
 fn what_was_lent_is_memory_from_then_on() {
-    let other = Arc::new(
-        UserSpace::new(UserSpaceConfig {
-            pages: PageCount(4),
-            ..UserSpaceConfig::default()
-        })
-        .unwrap(),
-    );
+    let other = Arc::new(UserSpace::new(UserSpaceConfig::default().pages(PageCount(4))).unwrap());
     let memory = memory(4);
     let range = other.buffer(ByteCount(2 * GRANULE)).unwrap().range();
     let run = range.run();

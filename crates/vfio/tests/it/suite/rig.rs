@@ -92,12 +92,11 @@ impl Rig {
 
 /// A low arena, since some designs need one.
 pub fn memory(pages: u64) -> Arc<UserSpace> {
-    let config = UserSpaceConfig {
-        pages: PageCount(pages),
-        place: ArenaPlace::Below(37),
-        kind: Pages::Small,
-        slots: 6,
-    };
+    let config = UserSpaceConfig::default()
+        .pages(PageCount(pages))
+        .place(ArenaPlace::Below(37))
+        .kind(Pages::Small)
+        .slots(6);
     Arc::new(UserSpace::new(config).expect("room below 2^37"))
 }
 

@@ -20,16 +20,8 @@ pub fn with_device<D: Device, T>(
     started: impl FnOnce(StopHandle),
     drive: impl FnOnce(UnixStream) -> T,
 ) -> T {
-    let limits = Limits {
-        runs: 1 << 16,
-        readers: 1,
-        pins: 64,
-        ..Limits::default()
-    };
-    let config = runner::Config {
-        patience: Patience { answer: SOON },
-        ..runner::Config::default()
-    };
+    let limits = Limits::default().runs(1 << 16).readers(1).pins(64);
+    let config = runner::Config::default().patience(Patience { answer: SOON });
     let mut runner = Runner::new(device, RadixIotlb::new(limits), config).unwrap();
     started(runner.stop_handle());
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -41,11 +33,7 @@ pub fn with_device<D: Device, T>(
 
 /// Few frames, and all the time that they need.
 pub fn config() -> Config {
-    Config {
-        patience: SOON,
-        warm_up: Length::Frames(32),
-        ..Config::default()
-    }
+    Config::default().patience(SOON).warm_up(Length::Frames(32))
 }
 
 pub fn run(stream: UnixStream, config: Config, frames: u64) -> Result<Report, BenchError> {

@@ -11,24 +11,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 pub fn net(case: &Case) -> Net {
-    let config = NetConfig {
-        pairs: case.pairs,
-        mode: match case.terms.swap {
+    let config = NetConfig::default()
+        .pairs(case.pairs)
+        .mode(match case.terms.swap {
             true => Mode::MacSwap,
             false => Mode::Loopback,
-        },
-        wakeup: case.wakeup,
-        patience: Some(SOON),
-        ..NetConfig::default()
-    };
+        })
+        .wakeup(case.wakeup)
+        .patience(SOON);
     Net::new(config).unwrap()
 }
 
 pub fn runner_config() -> runner::Config {
-    runner::Config {
-        patience: Patience { answer: SOON },
-        ..runner::Config::default()
-    }
+    runner::Config::default().patience(Patience { answer: SOON })
 }
 
 /// Runs a front end against a device with a cache of this kind, and returns what the device
@@ -71,12 +66,7 @@ where
 }
 
 pub fn limits() -> Limits {
-    Limits {
-        runs: 4096,
-        readers: 8,
-        pins: 64,
-        ..Limits::default()
-    }
+    Limits::default().runs(4096).readers(8).pins(64)
 }
 
 pub fn one_case() -> Case {

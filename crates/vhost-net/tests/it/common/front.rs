@@ -82,16 +82,9 @@ impl Front {
         // Twice the same file: `FrontEnd` shares it by its own mapping, the guest uses another.
         let len = ByteCount(MEMORY_PAGES * PAGE);
         let file = memory_file(len, sealed).unwrap();
-        let config = FrontEndConfig {
-            optional: 0,
-            features: features(&case.terms),
-            queues: 2 * case.pairs,
-            server: ServerConfig {
-                answer: case.answer,
-                ..ServerConfig::default()
-            },
-            answer: SOON,
-        };
+        let config = FrontEndConfig::new(features(&case.terms), 2 * case.pairs)
+            .server(ServerConfig::default().answer(case.answer))
+            .answer(SOON);
         let ours = file.try_clone().unwrap();
         let mapped = FileOffset::new(file.try_clone().unwrap(), 0);
         let memory = MmapRegion::from_file(mapped, len.0 as usize).unwrap();

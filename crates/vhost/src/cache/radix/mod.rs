@@ -162,11 +162,10 @@ impl RadixIotlb {
     /// An empty cache. Memory is taken as it is needed.
     #[allow(unsafe_code)] // a promise about the platform
     pub fn new(limits: Limits) -> Arc<Self> {
-        let config = HostConfig {
+        let config = HostConfig::default()
             // some more for tables that are few, see `on`
-            frames: Self::frames_for(&limits) + 16,
-            slots: 1,
-        };
+            .frames(Self::frames_for(&limits) + 16)
+            .slots(1);
         // SAFETY: the platform is made here, and no other code has it; `Wide` is its shape.
         unsafe { Self::on(Arc::new(Host::new(config)), limits) }
     }

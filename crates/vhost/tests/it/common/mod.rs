@@ -173,12 +173,7 @@ impl Back {
 
     /// One with this device, whose queues that stop are not noted.
     pub fn of(device: impl Device, config: Config) -> Self {
-        let limits = Limits {
-            runs: 4096,
-            readers: 2,
-            pins: 64,
-            ..Limits::default()
-        };
+        let limits = Limits::default().runs(4096).readers(2).pins(64);
         Self::of_limits(device, limits, config)
     }
 
@@ -248,11 +243,9 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 
 /// A runner's settings for tests in which all goes well, however slow the machine.
 pub fn patient() -> Config {
-    Config {
-        patience: ioatlas_vhost::guest_memory::Patience { answer: SOON },
-        message: SOON,
-        ..Config::default()
-    }
+    Config::default()
+        .patience(ioatlas_vhost::guest_memory::Patience { answer: SOON })
+        .message(SOON)
 }
 
 /// How long a test waits for what must not come. What must come has [`SOON`]; where a runner has
@@ -261,29 +254,17 @@ const NEVER: Duration = Duration::from_secs(5);
 
 /// The same where an answer to a miss is waited for that does not come.
 pub fn without_answers() -> Config {
-    Config {
-        patience: ioatlas_vhost::guest_memory::Patience { answer: NEVER },
-        ..patient()
-    }
+    patient().patience(ioatlas_vhost::guest_memory::Patience { answer: NEVER })
 }
 
 /// The same where the rest of a message does not come, or no answer is taken.
 pub fn without_ends() -> Config {
-    Config {
-        message: NEVER,
-        ..patient()
-    }
+    patient().message(NEVER)
 }
 
 /// A front end's settings.
 pub fn front_config(features: u64) -> FrontEndConfig {
-    FrontEndConfig {
-        optional: 0,
-        features,
-        queues: 2,
-        server: ServerConfig::default(),
-        answer: SOON,
-    }
+    FrontEndConfig::new(features, 2).answer(SOON)
 }
 
 /// The features of a front end with an IOMMU, and of one without.

@@ -77,10 +77,7 @@ fn a_token_at_the_wrong_place() {
 fn tables_and_units_of_another_platform() {
     let lab = Lab::new(PolicyConfig::Strict);
     let used = lab.host.frames_in_use();
-    let own = Arc::new(Host::new(HostConfig {
-        frames: FRAMES,
-        slots: 2,
-    }));
+    let own = Arc::new(Host::new(HostConfig::default().frames(FRAMES).slots(2)));
     let unit = UnitConfig::new(Geometry::of::<Vtd>());
     let machine = Machine::new(own.clone(), &unit).expect("a machine");
     let tables = |platform| {

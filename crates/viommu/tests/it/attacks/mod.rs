@@ -141,7 +141,7 @@ impl Lab {
     fn new(policy: PolicyConfig) -> Self {
         let slots = 4;
         let frames = FRAMES;
-        let host = Arc::new(Host::new(HostConfig { frames, slots }));
+        let host = Arc::new(Host::new(HostConfig::default().frames(frames).slots(slots)));
         let unit = UnitConfig::new(Geometry::of::<Vtd>());
         let machine = Machine::new(host.clone(), &unit).expect("a machine");
         let domain = |device, policy| {

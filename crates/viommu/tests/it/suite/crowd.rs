@@ -158,10 +158,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
         adjust(&mut config);
         let processing = config.processing;
         config.processing = Processing::Inline;
-        let host = driver::Config {
-            limit,
-            ..driver::Config::default()
-        };
+        let host = driver::Config::default().limit(limit);
         let base = Failing::new(base);
         let machine = WatchedMachine::new(base, &config, Oracle::new(), host);
         let rig = Rig {

@@ -36,7 +36,7 @@ pub trait Base: CopyMemory + DedicatedMemory + PhysMemory<Self> + Sized {
 impl Base for Host {
     fn make(frames: usize) -> Self {
         // the slots are the process's: other tests take some meanwhile
-        let host = Host::new(HostConfig { frames, slots: 32 });
+        let host = Host::new(HostConfig::default().frames(frames).slots(32));
         host.with_heap(ARENA).expect("room for an arena")
     }
     fn frames_in_use(&self) -> usize {
@@ -282,10 +282,7 @@ pub fn machine_on<B: Base, F: Format>(
 ) -> Result<WatchedMachine<Failing<B>>, MachineError> {
     let mut config = UnitConfig::new(Geometry::of::<F>());
     adjust(&mut config);
-    let host = driver::Config {
-        limit: LIMIT,
-        ..driver::Config::default()
-    };
+    let host = driver::Config::default().limit(LIMIT);
     WatchedMachine::new(base, &config, oracle, host)
 }
 

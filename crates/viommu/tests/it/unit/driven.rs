@@ -31,10 +31,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     change: impl FnOnce(&mut UnitConfig),
     by: impl FnOnce(Arc<SoftUnit<Host, Host>>) -> R,
 ) {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 64,
-        slots: 2,
-    }));
+    let host = Arc::new(Host::new(HostConfig::default().frames(64).slots(2)));
     let p = &*host;
     let mut config = UnitConfig::new(Geometry::of::<F>());
     change(&mut config);

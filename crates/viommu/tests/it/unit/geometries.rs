@@ -93,10 +93,7 @@ fn a_context_entry_of_another_width_faults() {
 #[test]
 fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
     fn domain<F: Format>(unit: Geometry) -> Result<(), SoftDomainError> {
-        let host = Arc::new(Host::new(HostConfig {
-            frames: 64,
-            slots: 1,
-        }));
+        let host = Arc::new(Host::new(HostConfig::default().frames(64).slots(1)));
         let machine = Machine::new(host.clone(), &UnitConfig::new(unit)).unwrap();
         let before = host.frames_in_use();
         let made = machine.domain::<F>(DomainConfig::default()).map(drop);

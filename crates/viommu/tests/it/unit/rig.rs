@@ -122,10 +122,7 @@ impl Rig {
         rig
     }
     pub fn memory() -> Arc<Host> {
-        Arc::new(Host::new(HostConfig {
-            frames: 64,
-            slots: 4,
-        }))
+        Arc::new(Host::new(HostConfig::default().frames(64).slots(4)))
     }
     pub fn build(config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Rig {
         Self::over(Self::memory(), config, observer)

@@ -13,10 +13,7 @@ use ioatlas_dma::{
 };
 use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, device::Ats};
-use ioatlas_vtd::{
-    driver::{Config, Live, Unit},
-    plan::InvalidationCosts,
-};
+use ioatlas_vtd::driver::{Config, Live, Unit};
 use std::{sync::Arc, time::Instant};
 
 pub type Driver = Arc<Unit<Host, Arc<dyn Registers>>>;
@@ -24,16 +21,8 @@ pub type TestDomain<const L: u32> = Domain<Host, Paged<Host, VtdSecond<L>, Drive
 
 /// A unit that is not done after so many looks never will be.
 pub const LIMIT: WaitLimit = WaitLimit(1_000);
-const HOST: Config = Config {
-    limit: LIMIT,
-    live: Live::Refuse,
-    costs: InvalidationCosts::ASSUMED,
-};
-const TAKE_OVER: Config = Config {
-    limit: LIMIT,
-    live: Live::TakeOver,
-    costs: InvalidationCosts::ASSUMED,
-};
+const HOST: Config = Config::DEFAULT.limit(LIMIT);
+const TAKE_OVER: Config = Config::DEFAULT.limit(LIMIT).live(Live::TakeOver);
 
 type Make = (&'static str, fn(&mut UnitConfig), &'static str);
 /// Units that ask more of a driver than QEMU's.

@@ -200,7 +200,7 @@ pub struct Fake {
 
 pub fn host(frames: usize) -> Arc<Memory> {
     Arc::new(Memory {
-        host: Host::new(HostConfig { frames, slots: 4 }),
+        host: Host::new(HostConfig::default().frames(frames).slots(4)),
         published: Mutex::default(),
         during_alloc: Mutex::default(),
         during_relax: Mutex::default(),

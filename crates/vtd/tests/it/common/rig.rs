@@ -4,15 +4,10 @@
 use super::*;
 use ioatlas_dma::invalidation::WaitLimit;
 use ioatlas_dma::units::*;
-use ioatlas_vtd::driver::{BringUpError, Config, Live, Unit};
-use ioatlas_vtd::plan::InvalidationCosts;
+use ioatlas_vtd::driver::{BringUpError, Config, Unit};
 
 pub const LIMIT: WaitLimit = WaitLimit(50);
-pub const CONFIG: Config = Config {
-    limit: LIMIT,
-    live: Live::Refuse,
-    costs: InvalidationCosts::ASSUMED,
-};
+pub const CONFIG: Config = Config::DEFAULT.limit(LIMIT);
 /// 00:04.0 and 00:05.0 share a bus; 02:00.0 is alone on another.
 pub const NIC: SourceId = SourceId(0x0020);
 pub const DISK: SourceId = SourceId(0x0028);

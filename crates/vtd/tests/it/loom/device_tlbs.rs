@@ -41,10 +41,7 @@ impl Bench {
         // recovery puts aside is under a lock, and read in the time of its holder
         let p = Arc::new(Machine::new(&[1, 0, 1, 4]));
         let chip = Chip::new(p.clone(), Runs::AtOnce, Reports::AtOnce);
-        let config = Config {
-            limit: LIMIT,
-            ..Config::default()
-        };
+        let config = Config::default().limit(LIMIT);
         let unit = Unit::bring_up(p.clone(), chip.clone(), config).expect("a unit like QEMU's");
         let depth = QueueDepth::ONE;
         unit.declare_device_tlb(NIC, depth).expect("it is detached");

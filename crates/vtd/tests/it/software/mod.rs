@@ -16,7 +16,7 @@ use ioatlas_dma::{
 use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, observe::Outcome, queue::DeviceTlbError, unit::*};
 use ioatlas_vtd::{
-    driver::{Config, Live, Unit},
+    driver::{Live, Unit},
     fault::*,
     layout::InterruptIndex,
     registers::*,
@@ -60,11 +60,7 @@ fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
     let at = screen.iova();
     assert_eq!(firmware.reach(DISK, at), Some(OLD));
 
-    let unit = Unit::prepare(
-        host.clone(),
-        Stepping(soft.clone()),
-        Config { live, ..HOST },
-    );
+    let unit = Unit::prepare(host.clone(), Stepping(soft.clone()), HOST.live(live));
     let driver = Arc::new(unit.unwrap());
     let rig = Rig {
         host: host.clone(),

@@ -15,8 +15,7 @@ use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{config::*, device::Ats, observe::Outcome, unit::SoftUnit};
 use ioatlas_vtd::{
     acpi::find::Unreadable,
-    driver::{Config, Live, Unit},
-    plan::InvalidationCosts,
+    driver::{Config, Unit},
     registers::*,
 };
 use std::sync::Arc;
@@ -81,17 +80,10 @@ pub fn config(change: impl FnOnce(&mut UnitConfig)) -> UnitConfig {
 }
 
 pub fn memory() -> Arc<Host> {
-    Arc::new(Host::new(HostConfig {
-        frames: 64,
-        slots: 2,
-    }))
+    Arc::new(Host::new(HostConfig::default().frames(64).slots(2)))
 }
 
-pub const HOST: Config = Config {
-    limit: LIMIT,
-    live: Live::Refuse,
-    costs: InvalidationCosts::ASSUMED,
-};
+pub const HOST: Config = Config::DEFAULT.limit(LIMIT);
 
 impl Rig {
     pub fn new(change: impl FnOnce(&mut UnitConfig)) -> Self {

@@ -18,10 +18,7 @@ use ioatlas_vtd::{
 };
 use std::sync::{Arc, Mutex};
 
-const TAKE_OVER: Config = Config {
-    live: Live::TakeOver,
-    ..HOST
-};
+const TAKE_OVER: Config = HOST.live(Live::TakeOver);
 const SRTP: u32 = 1 << 30;
 
 /// A unit whose devices access a page each time a root table was set, before anything else is done.

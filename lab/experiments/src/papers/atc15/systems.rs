@@ -317,10 +317,7 @@ fn steps(allocator: AllocatorConfig, size: usize) -> Result<f64, String> {
     let AllocatorConfig::Plain(config) = allocator else {
         return Err(format!("{} counts no steps", allocator.name()));
     };
-    let host = Host::new(HostConfig {
-        frames: 0,
-        slots: 1,
-    });
+    let host = Host::new(HostConfig::default().frames(0).slots(1));
     let backing: Backing<Host> = Backing::new(&host, config, APERTURE);
     let mut random = Random::new(size as u64);
     let alloc = |random: &mut Random| {

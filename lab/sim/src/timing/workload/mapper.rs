@@ -85,10 +85,7 @@ impl Mapper {
         design: Design,
         driver: &Driver,
     ) -> Result<Self, WorkloadError> {
-        let unit = machine.bring_up_as(Config {
-            costs: driver.costs,
-            ..Config::default()
-        })?;
+        let unit = machine.bring_up_as(Config::default().costs(driver.costs))?;
         let platform = machine.platform();
         Ok(Mapper::Domain(match driver.requests {
             Requests::Direct => on_unit(platform, design, unit)?,

@@ -2,10 +2,10 @@
 //! A scheduler of one's own: what it is told, and that it is obeyed.
 
 use ioatlas_dma::{
-    platform::{Atomic64, Lock, Ordering::Relaxed, Platform},
+    platform::{Atomic64, Lock, Ordering::Relaxed},
     units::CpuIndex,
 };
-use ioatlas_sim::platform::{Body, Sim, SimLock, SimWord, Stop, Tasks, scheduler::*};
+use ioatlas_sim::platform::{Body, SimLock, SimWord, Stop, Tasks, scheduler::*};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -141,9 +141,9 @@ fn a_task_that_is_not_resumed_to_the_end_is_unwound() {
 fn a_scheduler_is_told_which_block_is_freed() {
     let clerk = Rc::new(Clerk::default());
     let blocks = [[0_u64; 4], [1; 4]];
-    conduct(&clerk, || <Sim as Platform>::frees(&blocks[1]));
+    conduct(&clerk, || SimWord::frees(&blocks[1]));
     assert_eq!(clerk.freed.take(), [blocks[1].as_ptr().addr()]);
     // and none outside of a run
-    <Sim as Platform>::frees(&blocks[0]);
+    SimWord::frees(&blocks[0]);
     assert!(clerk.freed.take().is_empty());
 }
