@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Runs drivers on the crate [`dma_api`] behind an IOMMU.
+#![doc = include_str!("../README.md")]
 //!
 //! # Theory
 //!
@@ -58,8 +58,3 @@ mod device;
 pub use device::Device;
 /// The crate whose drivers run on this one, in the version that fits.
 pub use dma_api;
-
-/// The example in README compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! DMA protection that is strict and fast, for software outside the Linux kernel.
+#![doc = include_str!("../README.md")]
 //!
-//! A [`domain::Domain`] is one I/O address space. Mapping a buffer allocates an IOVA, installs the
-//! translation and returns a [`domain::Mapping`]; unmapping clears the translation and *retires*
-//! the IOVA, which goes back to its allocator only against proof that no translation cache holds it
-//! any more ([`invalidation`]). Everything the core needs of its surroundings is one trait,
-//! [`platform::Platform`].
+//! # Layers
+//!
+//! ```text
+//! Client, AnyClient   dma_api      a driver's buffers, mapped where they are, or bounced (bounce)
+//! Domain              domain       one I/O address space
+//!   IOVAs             iova         eight allocators; magazines keep ranges for each CPU (magazine)
+//!   invalidation      policy       when, and of what: an IOVA is free against proof (invalidation)
+//!   translations      translator   page tables of ours under a unit (table), or a kernel's
+//! Platform            platform     memory, locks, CPUs: a kernel, a process, a simulator
+//! ```
+//!
+//! A [`domain::Domain`] allocates an IOVA for a buffer, installs the translation and returns a
+//! [`domain::Mapping`]; unmapping clears the translation and *retires* the IOVA, which goes back to
+//! its allocator only against proof that no translation cache holds it any more ([`invalidation`]).
+//! Everything the core needs of its surroundings is one trait, [`platform::Platform`]. Which design
+//! does what is chosen by words, as `magazine,strict` ([`design`]).
 //!
 //! # Words
 //!
@@ -44,8 +55,3 @@ pub mod policy;
 pub mod table;
 pub mod translator;
 pub mod units;
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A process as the platform: CPUs are registered threads, physical memory is an arena.
+#![doc = include_str!("../README.md")]
+//!
+//! # Layers
+//!
+//! ```text
+//! threads     CPUs: a slot each, once registered; a shared one for all others
+//! Host        ioatlas_dma's Platform, CopyMemory, ContiguousMemory; locks, fences, a heap
+//! arena       physical memory: frames of this process, or of a file that is mapped shared
+//! ```
+//!
+//! # Threads
 //!
 //! A thread that calls [`register`] owns a slot until it exits; slots are numbered once for the
 //! process and given back at thread exit. In a [`Host`] with `n` slots, registered threads use
@@ -354,11 +364,6 @@ impl PhysMemory<Host> for Host {
         self.frame(page)?.get(index)
     }
 }
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 #[cfg(test)]
 mod tests {

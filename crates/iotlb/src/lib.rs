@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! DMA traces and a trace-driven IOTLB simulator.
+#![doc = include_str!("../README.md")]
 //!
-//! A *trace* is the sequence of map, unmap and access events that an IOMMU saw
-//! ([`Trace`]); an *IOTLB* is the IOMMU's cache of translations
-//! ([`Geometry`], [`simulate`]). The crate answers three questions about a
-//! trace: how often does it miss ([`Outcome`]), why ([`diagnose`]: first touch,
-//! capacity or conflict), and would a larger IOTLB help ([`sweep`]). The model is
-//! that of Amit, Ben-Yehuda and Yassour, "IOMMU: Strategies for Mitigating the
-//! IOTLB Bottleneck" (WIOSCA 2010), section 4; where the paper leaves room, the
-//! documentation of each type says what is chosen. What maps and unmaps alone tell,
-//! as of a capture without accesses, is [`Traffic`].
+//! # Layers
+//!
+//! ```text
+//! import      captures of ftrace, perf script, QEMU, CSV
+//! Trace       maps, unmaps, accesses: read, written, looked at
+//! Laboratory  runs a trace through an Iotlb, with a Strategy or without
+//! diagnose    why it missed; sweep: whether a larger one would
+//! ```
+//!
+//! A *trace* is the sequence of map, unmap and access events that an IOMMU saw ([`Trace`]); an
+//! *IOTLB* is the IOMMU's cache of translations ([`Geometry`], [`simulate`]). The crate answers
+//! three questions about a trace: how often does it miss ([`Outcome`]), why ([`diagnose`]: first
+//! touch, capacity or conflict), and would a larger IOTLB help ([`sweep`]). The model is that of
+//! Amit, Ben-Yehuda and Yassour, "IOMMU: Strategies for Mitigating the IOTLB Bottleneck" (WIOSCA
+//! 2010), section 4; where the paper leaves room, the documentation of each type says what is
+//! chosen. What maps and unmaps alone tell, as of a capture without accesses, is [`Traffic`].
 //!
 //! # Vocabulary
 //!
@@ -100,8 +107,3 @@ pub use traffic::{
 pub use units::{EventTime, Extent, IovaPage, PageCount, PageRange, PhysPage};
 pub use working_set::{PageSize, WorkingSet};
 pub use write::{HEADER, Line};
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! DMA protection for drivers in user space: VFIO type 1 and iommufd as translators of
-//! [`ioatlas_dma`].
+#![doc = include_str!("../README.md")]
 //!
-//! A device that the kernel has given to this process reaches what is mapped in its address space
-//! and nothing else. This crate makes that space a
-//! [`Translator`](ioatlas_dma::translator::Translator), so that `Domain` and the DMA API, with
-//! their allocators, policies and bounce pools, work above it unchanged.
+//! # Layers
+//!
+//! ```text
+//! DmaDevice     a device, an address space for it, and the DMA API
+//! device        registers, interrupts, configuration space, reset
+//! translator    the space as a Translator: Domain and the DMA API work above it unchanged
+//! space         a container of type 1, or an IOAS of iommufd
+//! kernel        the calls; simulated: the same in this process
+//! platform      an arena of memory for devices
+//! ```
+//!
+//! A buffer of memory that is there for devices is mapped without a copy:
 //!
 //! ```no_run
 //! use ioatlas_dma::units::{ByteCount, Direction};
@@ -49,8 +56,3 @@ pub mod space;
 pub mod translator;
 
 pub use dma_device::{DmaClient, DmaDevice, OpenDeviceError, OpenOptions};
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A load generator for vhost-user-net back ends: a front end without a VM, with memory, rings and
-//! an I/O page table of its own.
+#![doc = include_str!("../README.md")]
 //!
-//! Vocabulary: a *run* drives one back end with one [`Config`]; a *phase* of it offers frames for a
+//! # Layers
+//!
+//! ```text
+//! Bench       runs, phases of them, what they found: Report
+//!   rings     split and packed, filled and emptied without a thread of their own
+//!   space     memory and an I/O page table, from which misses are answered
+//! Socket      ioatlas_vhost::server's front end
+//! ```
+//!
+//! # Words
+//!
+//! A *run* drives one back end with one [`Config`]; a *phase* of it offers frames for a
 //! time, and then waits until none is out. What a back end does wrong ends a run with a
 //! [`BenchError`] that says what it was; frames that come back damaged are counted, and the run
 //! goes on.
@@ -164,8 +174,3 @@ impl Bench {
         }
     }
 }
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

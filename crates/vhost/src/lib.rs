@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The device IOTLB of a vhost back end: the cache that it keeps of its front end's translations
-//! (KVM'17).
+#![doc = include_str!("../README.md")]
 //!
-//! [`cache`] holds the contract, [`DeviceIotlb`], and the structures behind it; [`data_path`] what
-//! a data path does with it: ask for what is missing once, remember where the rings are.
-//! [`protocol`] speaks to the front end, [`guest_memory`] is `vm_memory::GuestMemory` over a cache,
-//! [`runner`] runs a device behind a socket, and [`server`] is the front end's half, for VMM
-//! authors.
+//! # Layers
+//!
+//! ```text
+//! runner          a device behind a socket: queues, guest memory, messages
+//! guest_memory    vm_memory's GuestMemory, by IOVA: pins what a device touches
+//! data_path       what a data path does: asks once for what is missing, keeps its rings
+//! cache           DeviceIotlb, the contract, and the structures behind it
+//! protocol        messages of vhost, the memory table, misses
+//! server          the front end's half, for VMM authors
+//! ```
+//!
+//! The device IOTLB is the cache that a back end keeps of its front end's translations (KVM'17).
 #![deny(unsafe_code)]
 
 pub mod cache;
@@ -26,8 +32,3 @@ pub use cache::{
     ReaderError, RemovalCause, Removed, Span, Stats, UpdateError, Updated, Updates, covers,
 };
 pub use data_path::{Asked, MetaError, MetaTranslation, PendingMiss, PendingMisses};
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

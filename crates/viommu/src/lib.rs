@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A software VT-d remapping unit.
+#![doc = include_str!("../README.md")]
+//!
+//! # Layers
+//!
+//! ```text
+//! testing     TestMachine: devices with what a driver maps with, and with their accesses
+//! machine     a platform, a unit, and the unit's driver; WatchedMachine has an oracle, too
+//! oracle      judges every access of a device by what is mapped at that time
+//! unit        SoftUnit: IOTLB, walk caches and context cache over the tables in memory
+//! observe     is told everything that it does, in order
+//! ```
 //!
 //! [`unit::SoftUnit`] reads from memory the very tables and queue that hardware would, and decodes
-//! them with code of its own. It has an IOTLB, walk caches and a context cache of configurable
-//! geometry, walks in separable steps, and may evict and read ahead when it likes.
-//! [`observe::Observer`] is told everything it does, in order.
+//! them with code of its own. Its caches have a configurable geometry, it walks in separable steps,
+//! and may evict and read ahead when it likes.
 //!
 //! # Testing a driver
 //!
@@ -76,8 +85,3 @@ pub mod testing;
 pub mod unit;
 pub mod walk;
 mod write_buffer;
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Runs the drivers of [`virtio_drivers`] behind an IOMMU.
+#![doc = include_str!("../README.md")]
 //!
 //! # Theory
 //!
@@ -21,17 +21,8 @@
 //! whatever the policy. Where buffers go is decided by the client's
 //! [`Placement`](ioatlas_dma::dma_api::Placement).
 //!
-//! Drivers of virtio-drivers do not accept the feature `ACCESS_PLATFORM`, with which a device says
-//! that its accesses are translated. [`Device::transport`] accepts it for them, and refuses
-//! devices that do not offer it: to those an IOVA would be a physical address. The transport that
-//! it makes ends with its driver, and with it all that the driver has shared: the drivers do not.
-//!
-//! # Failures
-//!
-//! `Hal` has no errors but for `dma_alloc`. Where a buffer cannot be shared, or its sharing not be
-//! ended, the adapter panics with a sentence that says what failed: [`Device::share`] and
-//! [`Device::unshare`] say when. Bounced always, from a pool of the client's own that has room for
-//! all that its driver has in flight
+//! [`Device::share`] and [`Device::unshare`] say where they panic. Bounced always, from a pool of
+//! the client's own that has room for all that its driver has in flight
 //! ([`Dma::client_with_pool`](ioatlas_dma::dma_api::Dma::client_with_pool)), buffers can be shared
 //! for as long as the heap has memory.
 //!
@@ -125,8 +116,3 @@ macro_rules! hal {
         }
     };
 }
-
-/// The example in README compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

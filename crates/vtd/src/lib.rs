@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Intel VT-d: layouts, and a driver of one remapping unit.
+#![doc = include_str!("../README.md")]
 //!
-//! [`layout`] says what lies in memory and in the capability registers, [`plan`](mod@plan) which
-//! invalidations a change calls for, [`queue`] and [`direct`] how it reaches the unit, [`fault`]
-//! what the unit blocked and why, [`driver`] how a unit is brought up, used and shut down.
-//! [`registers`] is the seam to the hardware. [`acpi`] says which units a machine has, [`units`]
-//! brings up all of them.
+//! # Layers
+//!
+//! ```text
+//! acpi            which units a machine has, and which devices are behind them
+//! units           brings up all of them
+//! driver::Unit    one unit: attach, invalidate, faults, shut down
+//!   plan          which invalidations a change calls for
+//!   queue, direct how they reach the unit: by its queue, or by registers
+//!   layout        what lies in memory and in the capability registers
+//! registers       the seam to the hardware: a kernel's accesses, or a software unit
+//! ```
+//!
+//! [`fault`] says what a unit blocked, and why.
 //!
 //! Clause numbers are those of the VT-d specification, revision 4.1.
 #![cfg_attr(not(test), no_std)]
@@ -23,8 +31,3 @@ pub mod plan;
 pub mod queue;
 pub mod registers;
 pub mod units;
-
-/// The example in README compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

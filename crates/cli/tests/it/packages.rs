@@ -27,6 +27,7 @@ struct Member {
     keywords: Vec<String>,
     categories: Vec<String>,
     dependencies: Vec<Dependency>,
+    features: HashMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +77,7 @@ fn faults(metadata: Value) -> Vec<String> {
     published
         .flat_map(|member| {
             let mut faults = undescribed(member, &workspace_root);
+            faults.extend(missing_in_front(member));
             faults.extend(not_to_be_had(member, &members));
             let name = &member.name;
             faults
@@ -112,6 +114,35 @@ fn undescribed(member: &Member, root: &Path) -> Vec<String> {
     ];
     let missing = demands.into_iter().filter(|(_, is_there)| !is_there);
     missing.map(|(what, _)| what.to_owned()).collect()
+}
+
+/// What the front page of its documentation does not have: a first program, a picture of its layers,
+/// its features.
+fn missing_in_front(member: &Member) -> Vec<String> {
+    let folder = member.manifest_path.parent().unwrap();
+    let library = fs::read_to_string(folder.join("src/lib.rs")).unwrap();
+    let mut page = match library.contains("#![doc = include_str!(\"../README.md\")]") {
+        true => fs::read_to_string(folder.join("README.md")).unwrap(),
+        false => String::new(),
+    };
+    for line in library.lines().filter_map(|line| line.strip_prefix("//!")) {
+        page.push_str(line.trim_start());
+        page.push('\n');
+    }
+    // a block without a language is a program, too
+    let blocks = || page.split("```").skip(1).step_by(2);
+    let is_program = |block: &str| block.starts_with("rust") || block.starts_with('\n');
+    let mut missing = Vec::new();
+    if !blocks().any(is_program) {
+        missing.push("no program in front".into());
+    }
+    if !blocks().any(|block| block.starts_with("text\n")) {
+        missing.push("no picture in front".into());
+    }
+    let features = member.features.keys();
+    let unnamed = features.filter(|name| !page.contains(&format!("`{name}`")));
+    missing.extend(unnamed.map(|name| format!("{name} is not named in front")));
+    missing
 }
 
 /// Dependencies that the package could not have.
@@ -168,6 +199,20 @@ fn what_cannot_be_packaged_is_found() {
             "manifest_path",
             json!(elsewhere),
             "vtd: LICENSE-APACHE",
+        ),
+        (
+            "vhost",
+            "",
+            "features",
+            json!({"baselines": [], "hidden": []}),
+            "vhost: hidden is not named in front",
+        ),
+        (
+            "vtd",
+            "",
+            "manifest_path",
+            json!(elsewhere),
+            "vtd: no picture in front",
         ),
         (
             "dma",
