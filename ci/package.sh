@@ -47,7 +47,7 @@ mkdir -p "$outside/src"
 sed -n '/^```rust$/,/^```$/{/^```/!p}' crates/ioatlas/README.md >"$outside/src/main.rs"
 {
     printf '[package]\nname = "outside"\nversion = "0.1.0"\nedition = "2024"\n[workspace]\n'
-    printf '[dependencies]\nioatlas = { version = "0.1", features = ["testing"] }\n[patch.crates-io]\n'
+    printf '[dependencies]\nioatlas = { version = "0.2", features = ["testing"] }\n[patch.crates-io]\n'
     while read -r name version; do
         printf '%s = { path = "%s" }\n' "$name" "$CARGO_TARGET_DIR/package/$name-$version"
     done <<<"$published"

@@ -299,6 +299,7 @@ unsafe fn zero_by_string(at: *mut u8, len: usize) {
 /// # Safety
 /// As [`copy`]; what `from` points to may be written, too.
 #[inline]
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
 pub unsafe fn take(mut from: *mut u8, mut to: *mut u8, mut len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len > SHORT && wide::is_there() {

@@ -232,7 +232,7 @@ fn what_cannot_be_packaged_is_found() {
             "dma",
             "host",
             "req",
-            json!("^0.1.0"),
+            json!("^0.2.0"),
             "dma: ioatlas-host uses it",
         ),
     ];
