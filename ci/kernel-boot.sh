@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # Does a kernel made of ioatlas run? Builds examples/kernel, boots it in QEMU under a VT-d unit,
 # once more under one in caching mode with a disk that bypasses it, and checks what it prints, its
-# status, its length, and what its drivers of virtio devices have written. Boots it without a unit as
-# well: that must fail, and say why.
+# status, its length, and what its drivers of virtio devices have written. Boots it without a unit
+# as well: that must fail, and say why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

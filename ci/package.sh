@@ -3,7 +3,8 @@
 # Packages what is published, which is each crate without `publish = false`: all together, for each
 # is compiled from its package, on the packages of the others. Looks into them for README and
 # licences; then runs the program in the README of ioatlas in a crate of its own, which has them as
-# a registry would give them. Uploads nothing, leaves nothing. The last line is "N passed, N failed".
+# a registry would give them. Uploads nothing, and leaves nothing. The last line is "N passed, N
+# failed".
 #
 # Cargo takes a package of a registry for unchangeable: where it has compiled or unpacked one of the
 # same name and version before, it does not look at this one. So all is done in a folder of its own.

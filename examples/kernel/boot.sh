@@ -13,6 +13,7 @@ fi
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 truncate -s 1M "$out/disk"
+: >"$out/console"
 # behind the unit, if there is one
 virtio=disable-legacy=on,iommu_platform=on
 # Virtual time follows instructions, so that interrupts come as thick on a slow host, and skips what

@@ -3,8 +3,8 @@
 //! without breaking whoever makes one: he begins with the defaults, and sets what he wants by
 //! methods that have the fields' names.
 
-/// Makes these methods, `const` where that is written and nothing has to be dropped. Of a field that
-/// may be absent, `name?: Type`, the method takes a value or an `Option`, and is not.
+/// Makes these methods, `const` where that is written and nothing has to be dropped. Of a field
+/// that may be absent, `name?: Type`, the method takes a value or an `Option`, and is not.
 #[doc(hidden)] // for crates of this repository
 #[macro_export]
 macro_rules! setters {

@@ -4,9 +4,11 @@
 //! # Layers
 //!
 //! ```text
-//! threads     CPUs: a slot each, once registered; a shared one for all others
-//! Host        ioatlas_dma's Platform, CopyMemory, ContiguousMemory; locks, fences, a heap
-//! arena       physical memory: frames of this process, or of a file that is mapped shared
+//! Host        ioatlas_dma's Platform, CopyMemory, ContiguousMemory over what follows
+//!   register  a thread is a CPU, with a slot of its own; all others share one
+//!   frames    physical memory, of this process or of a file that is mapped shared
+//!   copy      how bytes of it are moved
+//!   arena     a heap of this process, for designs that ask for one
 //! ```
 //!
 //! # Threads

@@ -5,9 +5,10 @@
 //!
 //! ```text
 //! Bench       runs, phases of them, what they found: Report
-//!   rings     split and packed, filled and emptied without a thread of their own
-//!   space     memory and an I/O page table, from which misses are answered
-//! Socket      ioatlas_vhost::server's front end
+//!   session   ioatlas_vhost::server's front end, at the other end of a Socket
+//!   ring      split and packed, filled and emptied without a thread of their own
+//!   space     where buffers lie for the device, from which misses are answered
+//!   ram       memory that the back end maps
 //! ```
 //!
 //! # Words

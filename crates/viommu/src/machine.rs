@@ -47,9 +47,7 @@ pub type WatchedDomainPending<'w, B, F> =
     WatchedPending<'w, WatchedPlatform<B>, WatchedTables<B, F>>;
 
 /// All requests go straight to the driver.
-pub fn not_combined() -> CombiningConfig {
-    CombiningConfig::default().cpus_min(usize::MAX)
-}
+pub const NOT_COMBINED: CombiningConfig = CombiningConfig::DEFAULT.cpus_min(usize::MAX);
 
 /// A platform, its software unit, brought up, and the driver.
 pub struct Machine<P: Platform + PhysMemory<P>> {
@@ -250,7 +248,7 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         &self,
         design: impl Into<Design>,
     ) -> Result<WatchedDomain<B, F>, SoftDomainError> {
-        self.combining(design, not_combined())
+        self.combining(design, NOT_COMBINED)
     }
 
     /// A watched domain whose requests to the unit are combined.

@@ -4,6 +4,7 @@
 
 use crate::machine::{Block, DEVICE, sleep_until};
 use ioatlas_dma::units::{ByteCount, Direction, Iova, SourceId};
+use ioatlas_vtd::acpi::Segment;
 use ioatlas_vtd::registers::{Reg32, Reg64, Registers};
 
 /// Where firmware places the configuration space of bus 0, 4 KiB a function (the ACPI
@@ -13,8 +14,10 @@ pub const CONFIGURATION: u64 = 0xb000_0000;
 const IDS: Reg32 = Reg32(0x00);
 const EDU: u32 = 0x11e8_1234;
 const COMMAND: Reg32 = Reg32(0x04);
-/// In COMMAND: registers answer, and DMA is on.
-const MEMORY_AND_MASTER: u32 = 0b110;
+/// In COMMAND: registers answer.
+const MEMORY: u32 = 0b010;
+/// In COMMAND: DMA is on.
+const MASTER: u32 = 0b100;
 const BAR0: Reg32 = Reg32(0x10);
 /// Where this device has the capability to interrupt by messages; its address and its value follow.
 const MSI: Reg32 = Reg32(0x40);
@@ -41,28 +44,44 @@ const BUFFER: u64 = 0x4_0000;
 /// How long a copy takes, in nanoseconds.
 pub const COPY_TIME: u32 = 100_000_000;
 
+/// Reads configuration space, to find a device's unit: here it is that of segment 0.
+pub fn configuration(_: Segment, function: SourceId, offset: u16) -> u32 {
+    // SAFETY: firmware placed 256 MiB there, and reading changes nothing.
+    let function = unsafe { Block::new(CONFIGURATION + (u64::from(function.0) << 12)) };
+    function.read32(Reg32(offset))
+}
+
 /// The device. It copies less than 4096 bytes at a time.
 pub struct Edu {
     registers: Block,
+    pci: Block,
     /// What the unit knows it by.
     pub source: SourceId,
 }
 
 impl Edu {
-    /// The first on bus 0, ready for DMA and interrupts.
+    /// The first on bus 0, ready for interrupts.
     pub fn find() -> Option<Self> {
         // SAFETY: nothing else configures functions.
         let function = |n: u16| unsafe { Block::new(CONFIGURATION + (u64::from(n) << 12)) };
         let devfn = (0..256).find(|n| function(*n).read32(IDS) == EDU)?;
         let pci = function(devfn);
-        pci.write32(COMMAND, MEMORY_AND_MASTER);
+        pci.write32(COMMAND, MEMORY);
         pci.write32(ADDRESS, MSI_ADDRESS);
         pci.write32(VALUE, DEVICE as u32);
         pci.write32(MSI, pci.read32(MSI) | MSI_ENABLE);
         // SAFETY: where firmware placed its registers, and nothing else drives it.
         let registers = unsafe { Block::new(u64::from(pci.read32(BAR0) & !0xf)) };
         let source = SourceId(devfn);
-        Some(Edu { registers, source })
+        Some(Edu {
+            registers,
+            pci,
+            source,
+        })
+    }
+    /// Lets it access memory. It is attached by then, so that a unit translates what it does.
+    pub fn begin_dma(&self) {
+        self.pci.write32(COMMAND, MEMORY | MASTER);
     }
     /// Begins to copy between its buffer and memory. It interrupts when it is done.
     pub fn begin(&self, direction: Direction, memory: Iova, len: ByteCount) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A kernel that drives a VT-d unit: brings it up, moves data by a device, has the unit block the
-//! device, unmaps from interrupts that hit maps, runs drivers of virtio devices behind it, shuts everything down, and says whether all went
-//! well. See README.md.
+//! A kernel that drives VT-d units: brings them up, moves data by a device, has its unit block the
+//! device, unmaps from interrupts that hit maps, runs drivers of virtio devices, shuts everything
+//! down, and says whether all went well. See README.md.
 #![no_std]
 #![no_main]
 #![allow(clippy::disallowed_types)] // a platform, and what is built on it alone, may
@@ -17,22 +17,22 @@ mod virtio;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use completion::{BURST, HITS, MAPPING, hand_over, is_pending};
 use core::sync::atomic::{AtomicU64, Ordering};
-use edu::{COPY_TIME, Edu};
+use edu::{COPY_TIME, Edu, configuration};
 use ioatlas_dma::domain::{Domain, DomainConfig, Lent};
 use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
 use ioatlas_dma::{translator::Paged, units::*};
-use ioatlas_vtd::acpi::{Dmar, find};
-use ioatlas_vtd::driver::{Config, Unit};
+use ioatlas_vtd::acpi::find;
 use ioatlas_vtd::registers::{IQ_INDEX_SHIFT, IQT, Registers};
+use ioatlas_vtd::units::{SharedUnit, Units};
 use machine::{Block, DEVICE, TIMER, interrupt_in, println, sleep, sleep_until};
 use platform::{Kernel, free_frames};
 
 core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
 
-/// The remapping unit of this machine.
-type Remapping = Arc<Unit<Kernel, Arc<Block>>>;
+/// The remapping units of this machine.
+type Remapping = Units<Kernel, Block>;
 /// A domain under it, with tables of four levels.
-type Io = Domain<Kernel, Paged<Kernel, VtdSecond48, Remapping>>;
+type Io = Domain<Kernel, Paged<Kernel, VtdSecond48, SharedUnit<Kernel, Block>>>;
 
 /// What goes wrong in the driver. (What goes wrong in the story is a panic.)
 type Outcome<T> = Result<T, Box<dyn core::error::Error>>;
@@ -54,22 +54,21 @@ extern "C" fn kernel() -> ! {
 
 fn run() -> Outcome<()> {
     let frames = free_frames();
-    let base = unit_base()?;
-    // SAFETY: the unit's registers, and nothing else drives it.
-    let registers = Arc::new(unsafe { Block::new(base.0) });
-    let unit = Unit::bring_up(Arc::new(Kernel), registers.clone(), Config::default())?;
-    let unit = Arc::new(unit);
-    println!("unit at {base}\n{}", unit.explain());
+    let units = bring_up()?;
+    let edu = Edu::find().ok_or("there is no edu device")?;
+    let unit = units.unit_of(edu.source.into(), &configuration)?.clone();
 
     let tables = Paged::new(&Arc::new(Kernel), unit.clone(), TableConfig::default())?;
     let io = Io::new(Arc::new(Kernel), tables, DomainConfig::default())?;
     let io = Arc::new(io);
-    let edu = Edu::find().ok_or("there is no edu device")?;
     io.attach(edu.source)?;
+    edu.begin_dma();
     println!("device {}: in domain {}", edu.source, io.id());
 
     move_data(&io, &edu)?;
     block_stray(&io, &unit, &edu)?;
+    // SAFETY: it is read only.
+    let registers = unsafe { unit.registers() };
     unmap_burst(&io, &edu, || registers.read64(IQT) >> IQ_INDEX_SHIFT)?;
     let after = |round, _| interrupt_in(1 + round * 37 % 8192);
     interrupt_maps(&io, TIMER, 1000, after)?;
@@ -79,22 +78,23 @@ fn run() -> Outcome<()> {
     };
     interrupt_maps(&io, DEVICE, 10, by_copy)?;
 
-    virtio::drive_all(&unit)?;
+    virtio::drive_all(&units)?;
     assert!(unit.faults().0.is_empty(), "a virtio device was blocked");
 
     io.audit()?;
     println!("{io}");
     Arc::into_inner(io).ok_or("the domain is in use")?.close()?;
+    drop(units);
     let unit = Arc::into_inner(unit).ok_or("the unit is in use")?;
-    // SAFETY: the machine's one device that we use has done what it was told.
+    // SAFETY: one device that we use has done what it was told; the others master no bus.
     unsafe { unit.shut_down() }.map_err(|(why, _)| why)?;
     println!("closed: {} of {frames} frames are free", free_frames());
     assert_eq!(free_frames(), frames, "frames are lost");
     Ok(())
 }
 
-/// Where the registers of the machine's first unit are, as firmware says.
-fn unit_base() -> Outcome<PhysAddr> {
+/// All units that firmware announces. From then on they block every device.
+fn bring_up() -> Outcome<Remapping> {
     let memory = |at: PhysAddr, into: &mut [u8]| {
         if at.0.saturating_add(into.len() as u64) > 1 << 32 {
             return Err(find::Unreadable); // not mapped
@@ -103,8 +103,18 @@ fn unit_base() -> Outcome<PhysAddr> {
         unsafe { into.as_mut_ptr().copy_from(at.0 as *const u8, into.len()) };
         Ok(())
     };
-    let dmar = Dmar::parse(&find::dmar(&memory, find::root_pointer(&memory)?)?)?;
-    Ok(dmar.units.first().ok_or("there is no unit")?.registers)
+    // SAFETY: a unit's registers, and nothing else drives it.
+    let registers = |at: PhysAddr, _| Some(unsafe { Block::new(at.0) });
+    let root = find::root_pointer(&memory)?;
+    let units = Units::from_acpi(&Arc::new(Kernel), &memory, root, registers)?;
+    for (nth, unit) in units.working() {
+        let base = units.dmar().units[nth].registers;
+        println!("unit at {base}\n{}", unit.explain());
+    }
+    units
+        .failures()
+        .for_each(|(_, failure)| println!("{failure}"));
+    Ok(units)
 }
 
 /// The buffer, as a driver maps it.
@@ -146,7 +156,7 @@ fn move_data(io: &Arc<Io>, edu: &Edu) -> Outcome<()> {
 }
 
 /// The device, which still holds what it read, writes to the buffer: while it may, and after that.
-fn block_stray(io: &Arc<Io>, unit: &Remapping, edu: &Edu) -> Outcome<()> {
+fn block_stray(io: &Arc<Io>, unit: &SharedUnit<Kernel, Block>, edu: &Edu) -> Outcome<()> {
     let mapping = io.map(lent(), Direction::FromDevice)?;
     let iova = mapping.iova();
     fill(0);

@@ -56,6 +56,9 @@ static TAKEN: Masked<[bool; FRAMES]> = Masked::new([false; FRAMES]);
 
 /// Takes frames that adjoin, and zeroes them.
 fn take(pages: usize) -> Option<PhysPage> {
+    if pages == 0 {
+        return None;
+    }
     let first = TAKEN.with(|taken| {
         let first = taken.windows(pages).position(|run| !run.contains(&true))?;
         taken[first..first + pages].fill(true);

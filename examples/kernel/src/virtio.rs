@@ -2,13 +2,13 @@
 //! Virtio devices of bus 0, each in a domain of its own while a driver of the crate virtio-drivers
 //! runs it: a disk, a network card, a console. They interrupt nobody; the drivers poll.
 
-use crate::{Io, Outcome, Remapping, edu::CONFIGURATION, machine::println, platform::Kernel};
+use crate::edu::{CONFIGURATION, configuration};
+use crate::{Outcome, Remapping, machine::println};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::hint::spin_loop;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use ioatlas_dma::{dma_api::*, domain::DomainConfig, table::TableConfig};
-use ioatlas_dma::{translator::Paged, units::*};
+use ioatlas_dma::units::*;
 use ioatlas_virtio_drivers::virtio_drivers::{device::*, transport::*};
 use ioatlas_virtio_drivers::{Device, Translated, hal};
 use pci::{PciTransport, bus::*, virtio_device_type};
@@ -31,7 +31,7 @@ const TEXT: &[u8] = b"written by a kernel whose devices reach what they are to r
 const BUFFERS: usize = 16;
 
 /// Runs a driver for each virtio device.
-pub fn drive_all(unit: &Remapping) -> Outcome<()> {
+pub fn drive_all(units: &Remapping) -> Outcome<()> {
     // SAFETY: where firmware placed it, and the other driver has configured its device.
     let space = unsafe { MmioCam::new(CONFIGURATION as *mut u8, Cam::Ecam) };
     let mut root = PciRoot::new(space);
@@ -39,27 +39,23 @@ pub fn drive_all(unit: &Remapping) -> Outcome<()> {
         let Some(kind) = virtio_device_type(&info) else {
             continue;
         };
-        root.set_command(at, Command::MEMORY_SPACE | Command::BUS_MASTER);
-        run(unit, &mut root, at, kind)?;
+        root.set_command(at, Command::MEMORY_SPACE);
+        run(units, &mut root, at, kind)?;
     }
     Ok(())
 }
 
 /// Runs the driver of one device. At its end nothing is mapped.
 fn run(
-    unit: &Remapping,
+    units: &Remapping,
     root: &mut PciRoot<MmioCam<'_>>,
     at: DeviceFunction,
     kind: DeviceType,
 ) -> Outcome<()> {
-    let tables = Paged::new(&Arc::new(Kernel), unit.clone(), TableConfig::default())?;
-    let io = Io::new(Arc::new(Kernel), tables, DomainConfig::default())?;
-    let io = Arc::new(io);
-    io.attach(SourceId::pci(at.bus, at.device, at.function))?;
-    let dma = Arc::new(Dma::new(io.clone(), DmaConfig::default()));
-    let whole_up_to = ByteCount(GRANULE);
-    let config = ClientConfig::default().placement(Placement::Untrusted { whole_up_to });
-    let client = dma.client_with_pool(config, &PoolConfig::default())?;
+    // in a domain of its own, strict; what is not whole pages is bounced
+    let source = SourceId::pci(at.bus, at.device, at.function);
+    let client = units.device(source, &configuration)?;
+    let dma = client.dma().clone();
     // SAFETY: memory and registers are mapped one to one. Of a buffer the device is shown whole
     // granules only, and under the strict policy until it is unshared.
     let device = unsafe {
@@ -73,12 +69,16 @@ fn run(
     let leaked = Box::into_raw(Box::new(device.clone()));
     RUNNING.store(leaked, Ordering::Relaxed);
     match device.transport(PciTransport::new::<Hal, _>(root, at)?) {
-        Ok(port) => match kind {
-            DeviceType::Block => drive_disk(at, port)?,
-            DeviceType::Network => drive_network(at, port)?,
-            DeviceType::Console => drive_console(at, port)?,
-            _ => println!("virtio {at}: {kind:?}, for which there is no driver"),
-        },
+        Ok(port) => {
+            root.set_command(at, Command::MEMORY_SPACE | Command::BUS_MASTER);
+            match kind {
+                DeviceType::Block => drive_disk(at, port)?,
+                DeviceType::Network => drive_network(at, port)?,
+                DeviceType::Console => drive_console(at, port)?,
+                _ => println!("virtio {at}: {kind:?}, for which there is no driver"),
+            }
+            root.set_command(at, Command::MEMORY_SPACE);
+        }
         Err(why) => println!("virtio {at}: refused, since {why}"),
     }
     RUNNING.store(null_mut(), Ordering::Relaxed);
@@ -86,6 +86,7 @@ fn run(
     drop((device, unsafe { Box::from_raw(leaked) }));
 
     assert_eq!((dma.raw_mappings(), dma.drop_errors()), (0, 0));
+    let io = dma.domain().clone();
     drop(Arc::into_inner(dma).ok_or("a client is in use")?); // with its bounce buffers
     assert_eq!(io.audit()?.census.pages, PageCount(0), "still mapped");
     Ok(Arc::into_inner(io).ok_or("a domain is in use")?.close()?)

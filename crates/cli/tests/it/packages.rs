@@ -116,8 +116,8 @@ fn undescribed(member: &Member, root: &Path) -> Vec<String> {
     missing.map(|(what, _)| what.to_owned()).collect()
 }
 
-/// What the front page of its documentation does not have: a first program, a picture of its layers,
-/// its features.
+/// What the front page of its documentation does not have: a first program, a picture of its
+/// layers, its features.
 fn missing_in_front(member: &Member) -> Vec<String> {
     let folder = member.manifest_path.parent().unwrap();
     let library = fs::read_to_string(folder.join("src/lib.rs")).unwrap();

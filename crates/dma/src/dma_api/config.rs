@@ -31,7 +31,7 @@ setters!(DmaConfig {
 });
 
 /// One device's way to map.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {
     /// Which mappings are direct and which are bounced.
@@ -95,7 +95,7 @@ pub enum LowBits {
 }
 
 /// Attributes of one mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DmaAttrs {
     /// How long it is likely to live.
@@ -108,6 +108,26 @@ setters!(const DmaAttrs {
     lifetime: Lifetime,
     streaming: Streaming,
 });
+
+impl DmaAttrs {
+    /// It lives shortly, or its driver synchronises it.
+    pub const DEFAULT: Self = DmaAttrs {
+        lifetime: Lifetime::Normal,
+        streaming: Streaming::Synced,
+    };
+}
+
+impl Default for DmaAttrs {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
 
 /// Whether a driver that holds a mapping for long synchronises it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -123,6 +143,13 @@ pub enum Streaming {
 }
 
 impl ClientConfig {
+    /// Mapped where it is, at any address.
+    pub const DEFAULT: Self = ClientConfig {
+        placement: Placement::Never,
+        limits: Limits::NONE,
+        low_bits: LowBits::Any,
+    };
+
     /// Of a direct mapping.
     pub(super) fn map_attrs(&self, attrs: DmaAttrs) -> MapAttrs {
         MapAttrs {

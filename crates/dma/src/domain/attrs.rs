@@ -4,7 +4,7 @@
 use crate::{iova::Limits, table::Lifetime, units::PageCount};
 
 /// Limits and hints of one map.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MapAttrs {
     /// Where the device can reach.
@@ -17,6 +17,20 @@ setters!(const MapAttrs {
     limits: Limits,
     lifetime: Lifetime,
 });
+
+impl MapAttrs {
+    /// Anywhere, with no hint.
+    pub const DEFAULT: Self = MapAttrs {
+        limits: Limits::NONE,
+        lifetime: Lifetime::Normal,
+    };
+}
+
+impl Default for MapAttrs {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
 
 /// In which order the segments of a list get their IOVAs (WIOSCA'10 §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -120,15 +120,21 @@ pub struct DomainConfig {
 }
 
 impl DomainConfig {
+    /// Magazines and strict invalidation.
+    pub const DEFAULT: Self = Self::new(
+        AllocatorConfig::Magazine(crate::iova::MagazineConfig::DEFAULT),
+        PolicyConfig::Strict,
+    );
+
     /// These designs, over the translator's whole aperture, with the default bound on waiting.
-    pub fn new(allocator: AllocatorConfig, policy: PolicyConfig) -> Self {
+    pub const fn new(allocator: AllocatorConfig, policy: PolicyConfig) -> Self {
         DomainConfig {
             allocator,
             policy,
             aperture: None,
             offset: Offset::None,
-            order: ListOrder::default(),
-            wait_limit: WaitLimit::default(),
+            order: ListOrder::Ascending,
+            wait_limit: WaitLimit::DEFAULT,
             chunks_per_cpu: 32,
         }
     }
@@ -146,12 +152,8 @@ setters!(const DomainConfig {
 });
 
 impl Default for DomainConfig {
-    /// Magazines and strict invalidation.
     fn default() -> Self {
-        Self::new(
-            AllocatorConfig::Magazine(Default::default()),
-            PolicyConfig::Strict,
-        )
+        Self::DEFAULT
     }
 }
 

@@ -53,13 +53,17 @@ setters!(const IdentityConfig {
     fallback: MagazineConfig,
 });
 
-impl Default for IdentityConfig {
+impl IdentityConfig {
     /// 46 bits, as x86 had them for ATC'15, so that 48-bit IOVAs serve.
+    pub const DEFAULT: Self = IdentityConfig {
+        phys_bits: 46,
+        fallback: MagazineConfig::DEFAULT,
+    };
+}
+
+impl Default for IdentityConfig {
     fn default() -> Self {
-        IdentityConfig {
-            phys_bits: 46,
-            fallback: MagazineConfig::default(),
-        }
+        Self::DEFAULT
     }
 }
 

@@ -48,7 +48,7 @@ pub const PARKED_AT_ONCE: usize = 16;
 pub const PARKED_MAX: ByteCount = ByteCount(512);
 
 /// Sizes of [`Kmalloc`]. The heap is the platform's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KmallocConfig {
     /// The sizes of the fallback.
@@ -58,6 +58,19 @@ pub struct KmallocConfig {
 setters!(const KmallocConfig {
     fallback: MagazineConfig,
 });
+
+impl KmallocConfig {
+    /// The fallback's own.
+    pub const DEFAULT: Self = KmallocConfig {
+        fallback: MagazineConfig::DEFAULT,
+    };
+}
+
+impl Default for KmallocConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
 
 /// See the module's theory.
 pub struct Kmalloc<P: Platform> {

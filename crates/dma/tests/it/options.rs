@@ -300,6 +300,7 @@ fn domains_never_share_a_colour_until_colours_run_out() {
 #[test]
 fn a_colour_is_free_again_when_its_domain_has_ended() {
     let colours = Arc::new(Colours::new());
+    // four of them
     let config = strict(AllocatorConfig::RBTREE).offset(Offset::Fixed(PageCount(1 << 14)));
     let first = |domain: &Dom| rings(domain, 1)[0].iova().page().0;
     let make = || coloured(&colours, config).expect("a domain");

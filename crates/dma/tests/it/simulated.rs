@@ -274,6 +274,7 @@ fn an_unmap_may_interrupt_the_undoing_of_a_map() {
 #[test]
 fn no_frame_is_freed_under_a_lock() {
     const FRAMES: u64 = 3;
+    // two buffers: their frames, and an allocation each
     let deferred = DeferredConfig::default().batch(2 * (FRAMES as u32 + 1));
     let magazine = AllocatorConfig::Magazine(MagazineConfig::default());
     let mut freed = Vec::new();

@@ -141,6 +141,10 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     pub unsafe fn registers(&self) -> &R {
         &self.engine.registers
     }
+    /// Its memory's, which is also that of its domains.
+    pub(crate) fn shared_platform(&self) -> &Arc<P> {
+        &self.engine.platform
+    }
     /// What the unit can do and what this driver does because of it, as text.
     pub fn explain(&self) -> Explanation<'_> {
         Explanation(&self.engine.capabilities)

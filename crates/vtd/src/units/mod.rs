@@ -18,12 +18,17 @@
 //! flushed by what that unit can do. [`Units::attach`] refuses to attach a device to a domain of
 //! another unit, where it would be blocked forever.
 //!
+//! [`Units::from_acpi`] and [`Units::device`] do all of it, for a kernel that wants a client of the
+//! DMA API for each device.
+//!
 //! Not handled: units that come and go while the machine runs, buses that are renumbered while
 //! devices are attached.
 
+mod device;
 mod error;
 mod reserved;
 
+pub use device::{AcpiError, ClientError, DeviceClient};
 pub use error::{AtsError, DeviceIs, Failure, FailureCause, RouteError, UnitAttachError};
 pub use reserved::{ReservedError, map_reserved};
 
@@ -52,6 +57,14 @@ pub struct Requester {
     pub segment: Segment,
     /// Its source id there.
     pub device: SourceId,
+}
+
+impl From<SourceId> for Requester {
+    /// The one of segment 0, which most machines have alone.
+    fn from(device: SourceId) -> Self {
+        let segment = Segment(0);
+        Requester { segment, device }
+    }
 }
 
 impl fmt::Display for Requester {

@@ -81,6 +81,17 @@ fn machine(revision: u8) -> Pieces {
     ]))
 }
 
+/// A machine whose firmware announces units by this table.
+pub fn announcing(dmar: Vec<u8>) -> impl PhysRead {
+    let mut machine = machine(2);
+    machine.0.insert(HIGH_DMAR, dmar);
+    machine
+}
+/// One whose firmware announces none.
+pub fn without_units() -> impl PhysRead {
+    announcing(table(b"FACP", &[7; 100]))
+}
+
 fn found(machine: &Pieces) -> Result<Vec<u8>, FindError> {
     find::dmar(machine, find::root_pointer(machine)?)
 }

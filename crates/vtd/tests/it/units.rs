@@ -2,6 +2,8 @@
 //! Several units, announced by a VMM as the guest sees it: the table's bytes, and register windows
 //! at the addresses that it names.
 
+mod device;
+
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, Mapping, PolicyConfig},
     invalidation::{InvalidateError, WaitLimit},

@@ -316,7 +316,7 @@ fn a_round_is_of_the_domain_of_those_that_wait() {
         let config = CombiningConfig::default()
             .cpus_min(1)
             .take_over(1)
-            .ranges_max(0);
+            .ranges_max(0); // to look at pages is an acquire, too
         let unit = Arc::new(Combining::new(p.clone(), late, config));
         let first = ask(&p, &unit, 0);
         ask(&p, &unit, 0);

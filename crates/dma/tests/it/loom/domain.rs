@@ -32,6 +32,7 @@ pub fn domain(
     let p = Arc::new(Loom::new(FRAMES));
     let unit = Arc::new(Unit::new(p.clone(), after));
     let paged = Paged::new(&p, unit.clone(), TableConfig::default()).expect("a frame for the root");
+    // each word of a chunk has a history here
     let config = DomainConfig::new(allocator, policy).chunks_per_cpu(0);
     let domain = Domain::new(p, paged, config).expect("within the aperture");
     domain.attach(DEVICE).expect("this unit takes any device");

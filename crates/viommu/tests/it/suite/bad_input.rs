@@ -10,7 +10,7 @@ use ioatlas_dma::{
     translator::{AttachError, RemappingUnit},
     units::*,
 };
-use ioatlas_viommu::machine::not_combined;
+use ioatlas_viommu::machine::NOT_COMBINED;
 use std::fmt::Display;
 
 on_every_machine! {
@@ -317,7 +317,7 @@ pub fn devices_attached_twice_or_never<B: Base, F: Format>() {
         let domain = rig.domain::<F>(design);
         let id = domain.domain().id();
         // unwatched: the oracle would take the refused attach for a change
-        let other = rig.machine.unwatched::<F>(design, not_combined()).unwrap();
+        let other = rig.machine.unwatched::<F>(design, NOT_COMBINED).unwrap();
         let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
         let (nic, owner) = (NIC.to_string(), format!("domain {id}"));
         for to in [domain.domain(), &other] {

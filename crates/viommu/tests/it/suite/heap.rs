@@ -111,7 +111,7 @@ pub fn a_block_that_a_device_cannot_reach_is_given_back<B: Base, F: Format>() {
         assert!(aligned.range().first.0 >= ARENA.0);
         assert_eq!(heap(), before, "no block is held");
         assert_eq!(inner.usage().diverted, 1);
-        let none = Limits::NONE.end(IovaPage(4));
+        let none = Limits::NONE.end(IovaPage(4)); // no block ends below
         let attrs = MapAttrs::default().limits(none);
         refused(rig, domain, &["8 IOVA pages", "below"], || {
             inner.map_with(buffer(0x40, 3), Direction::ToDevice, attrs)

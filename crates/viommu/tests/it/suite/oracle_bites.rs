@@ -14,7 +14,7 @@ use ioatlas_dma::{
 use ioatlas_host::Host;
 use ioatlas_sim::platform::Sim;
 use ioatlas_viommu::{
-    machine::not_combined,
+    machine::NOT_COMBINED,
     oracle::{Bounds, Deadline, Failing, Oracle, Property, Watched, WatchedPlatform},
     unit::Injection,
     walk::Step,
@@ -125,7 +125,7 @@ fn promising<B: Base, F: Format>(
 
 /// A domain of which the oracle expects what `bounds` says.
 fn bound<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig, bounds: Bounds) -> Dom<B, F> {
-    let domain = rig.machine.unwatched::<F>(design, not_combined()).unwrap();
+    let domain = rig.machine.unwatched::<F>(design, NOT_COMBINED).unwrap();
     let domain = Watched::new(domain, rig.machine.oracle().clone(), bounds);
     domain.attach(NIC).unwrap();
     domain
