@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 
 all='
 oldest           the oldest Rust that Cargo.toml and README promise compiles all there is
+other-machines   core and drivers for three bare machines; tests of core and vhost as aarch64 programs
 packages         what is published is packaged, and compiled from its packages
 nvme-guests      NVMe driver over VFIO in Debian guests under QEMU, on VT-d and on virtio-iommu
 recording        a guest is booted and recorded
@@ -83,6 +84,9 @@ tools() {
             { command -v dpdk-testpmd && compgen -G "$packages/librte-net-virtio*.unpacked-4"; } >/dev/null ||
                 ci/install-dpdk.sh || bad=1
             ;;
+        other-machines)
+            { command -v qemu-aarch64 && command -v aarch64-linux-gnu-gcc; } >/dev/null || ci/install-aarch64.sh || bad=1
+            ;;
         optimised | planted-in-unit) needs qemu-system-x86_64 ci/install-qemu.sh || bad=1 ;;
         silent-files) [ -c /dev/fuse ] || modprobe fuse || bad=1 ;;
         browser) needs chromium ci/install-browser.sh || bad=1 ;;
@@ -140,6 +144,7 @@ command, not by hand.'
 stage tools tools $names
 only="$names clean-tree"
 stage oldest oldest
+stage other-machines ci/other-machines.sh
 stage packages ci/package.sh
 stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
 stage recording cargo test -p ioatlas-cli --test tools -- --include-ignored record:

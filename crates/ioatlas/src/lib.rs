@@ -64,6 +64,26 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Behind VT-d, in a kernel
+//!
+//! ```
+//! # use ioatlas::{ContiguousMemory, CopyMemory, vtd::registers::Registers};
+//! use ioatlas::{AnyClient, SourceId, vtd::units::Units};
+//!
+//! # fn begin<P: CopyMemory + ContiguousMemory, R: Registers>(
+//! #     kernel: &std::sync::Arc<P>,
+//! #     memory: impl ioatlas::vtd::acpi::find::PhysRead,
+//! #     root_pointer: ioatlas::PhysAddr,
+//! #     registers: impl FnMut(ioatlas::PhysAddr, ioatlas::ByteCount) -> Option<R>,
+//! #     pci: impl ioatlas::vtd::acpi::PciConfig,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! // from now on the units that firmware announces block every device
+//! let units = Units::from_acpi(kernel, &memory, root_pointer, registers)?;
+//! let disk = units.device(SourceId::pci(0, 2, 0), &pci)?; // in a domain of its own, strict
+//! let dma = AnyClient::from(disk);
+//! # Ok(()) }
+//! ```
+//!
 //! # In its tests
 //!
 //! ```

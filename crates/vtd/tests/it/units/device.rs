@@ -65,16 +65,23 @@ fn a_driver_need_not_know_its_platform() {
 fn what_firmware_reserves_is_reached_until_the_last_client_is_gone() {
     let machine = Machine::new(|_, _| {});
     let units = begin(&machine);
-    drop(units.device(DISK, &pci).unwrap()); // the unit has a table for its bus from now on
+    // units have a table for a bus from its first device on
+    for requester in [NIC, DISK] {
+        drop(units.device(requester, &pci).unwrap());
+    }
     let frames = machine.host.frames_in_use();
     let reach = |page| page_of(machine.reach(1, DISK, IovaPage(page)));
     assert_eq!(reach(0x500), None, "blocked until it is attached");
 
     let disk = units.device(DISK, &pci).unwrap();
     for page in 0x500..0x505 {
-        assert_eq!(reach(page), Some(PhysPage(page)), "at its own address");
+        assert_eq!(reach(page), Some(PhysPage(page)), "P14: at its own address");
     }
     assert_eq!([reach(0x4ff), reach(0x505)], [None; 2], "P8: no more");
+    let nic = units.device(NIC, &pci).unwrap();
+    let others = page_of(machine.reach(0, NIC, IovaPage(0x500)));
+    assert_eq!(others, None, "P8: not the other device");
+    drop(nic);
     let clone = disk.clone();
     drop(disk);
     assert_eq!(reach(0x500), Some(PhysPage(0x500)));
