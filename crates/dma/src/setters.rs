@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How configurations are written. They are `#[non_exhaustive]`, so that a field can be added
-//! without breaking whoever makes one: he begins with the defaults, and sets what he wants by
-//! methods that have the fields' names.
+//! without breaking code that makes one: it begins with the defaults, and sets the rest by methods
+//! that have the fields' names.
 
 /// Makes these methods, `const` where that is written and nothing has to be dropped. Of a field
 /// that may be absent, `name?: Type`, the method takes a value or an `Option`, and is not.

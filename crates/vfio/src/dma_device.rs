@@ -133,9 +133,7 @@ impl Default for OpenOptions {
             memory: UserSpaceConfig::default(),
             domain: DomainConfig::default(),
             dma: DmaConfig::default(),
-            client: ClientConfig::default().placement(Placement::Untrusted {
-                whole_up_to: ByteCount(GRANULE),
-            }),
+            client: ClientConfig::UNTRUSTED,
         }
     }
 }

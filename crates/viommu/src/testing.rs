@@ -47,7 +47,7 @@
 use crate::machine::*;
 use ioatlas_dma::{
     design::Design,
-    dma_api::{Client, ClientConfig, Dma, DmaConfig, Placement, PoolError},
+    dma_api::{Client, ClientConfig, Dma, DmaConfig, PoolError},
     domain::DomainConfig,
     table::fmt::VtdSecond48,
     translator::{AttachError, Paged},
@@ -106,14 +106,11 @@ impl TestMachine {
     /// # Errors
     /// [`TestDeviceError`], if there is one with this number.
     pub fn device(&self, source: SourceId) -> Result<TestDevice, TestDeviceError> {
-        let client = ClientConfig::default().placement(Placement::Untrusted {
-            whole_up_to: ByteCount(GRANULE),
-        });
         self.device_with(
             source,
             DomainConfig::default(),
             DmaConfig::default(),
-            client,
+            ClientConfig::UNTRUSTED,
         )
     }
 

@@ -44,11 +44,15 @@ const BUFFER: u64 = 0x4_0000;
 /// How long a copy takes, in nanoseconds.
 pub const COPY_TIME: u32 = 100_000_000;
 
+/// The configuration space of a function.
+fn space(function: SourceId) -> Block {
+    // SAFETY: firmware placed it there; one driver at a time configures a function.
+    unsafe { Block::new(CONFIGURATION + (u64::from(function.0) << 12)) }
+}
+
 /// Reads configuration space, to find a device's unit: here it is that of segment 0.
 pub fn configuration(_: Segment, function: SourceId, offset: u16) -> u32 {
-    // SAFETY: firmware placed 256 MiB there, and reading changes nothing.
-    let function = unsafe { Block::new(CONFIGURATION + (u64::from(function.0) << 12)) };
-    function.read32(Reg32(offset))
+    space(function).read32(Reg32(offset))
 }
 
 /// The device. It copies less than 4096 bytes at a time.
@@ -62,17 +66,15 @@ pub struct Edu {
 impl Edu {
     /// The first on bus 0, ready for interrupts.
     pub fn find() -> Option<Self> {
-        // SAFETY: nothing else configures functions.
-        let function = |n: u16| unsafe { Block::new(CONFIGURATION + (u64::from(n) << 12)) };
-        let devfn = (0..256).find(|n| function(*n).read32(IDS) == EDU)?;
-        let pci = function(devfn);
+        let mut functions = (0..256).map(SourceId);
+        let source = functions.find(|at| space(*at).read32(IDS) == EDU)?;
+        let pci = space(source);
         pci.write32(COMMAND, MEMORY);
         pci.write32(ADDRESS, MSI_ADDRESS);
         pci.write32(VALUE, DEVICE as u32);
         pci.write32(MSI, pci.read32(MSI) | MSI_ENABLE);
         // SAFETY: where firmware placed its registers, and nothing else drives it.
         let registers = unsafe { Block::new(u64::from(pci.read32(BAR0) & !0xf)) };
-        let source = SourceId(devfn);
         Some(Edu {
             registers,
             pci,

@@ -6,7 +6,7 @@ use crate::{
     bounce::{Clock, PoolConfig},
     domain::{Lifetime, MapAttrs},
     iova::Limits,
-    units::ByteCount,
+    units::{ByteCount, GRANULE},
 };
 
 /// What the clients of a domain share.
@@ -149,6 +149,11 @@ impl ClientConfig {
         limits: Limits::NONE,
         low_bits: LowBits::Any,
     };
+    /// Of a device that is not trusted: what shares a page with something else is bounced, up to a
+    /// page's bytes as a whole.
+    pub const UNTRUSTED: Self = Self::DEFAULT.placement(Placement::Untrusted {
+        whole_up_to: ByteCount(GRANULE),
+    });
 
     /// Of a direct mapping.
     pub(super) fn map_attrs(&self, attrs: DmaAttrs) -> MapAttrs {

@@ -330,7 +330,7 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
 // free, or in use, or unknown and not given (`ids.rs`).
 unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
     fn platform(&self) -> Option<&Arc<P>> {
-        Some(&self.engine.platform)
+        Some(self.shared_platform())
     }
     fn attach(
         &self,

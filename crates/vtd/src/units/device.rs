@@ -21,12 +21,12 @@ use crate::{
 use alloc::sync::Arc;
 use ioatlas_dma::{
     design::Design,
-    dma_api::{Client, ClientConfig, Dma, DmaConfig, Placement, PoolError},
+    dma_api::{Client, ClientConfig, Dma, DmaConfig, PoolError},
     domain::{Domain, DomainConfig, DomainError},
     platform::{CopyMemory, Platform},
     table::fmt::VtdSecond48,
     translator::{AttachError, Paged, PagedError},
-    units::{ByteCount, GRANULE, PhysAddr},
+    units::{ByteCount, PhysAddr},
 };
 
 /// The DMA API's client of a device, in a domain with tables of four levels.
@@ -88,8 +88,8 @@ impl<P: Platform, R: Registers> Units<P, R> {
 
 impl<P: CopyMemory, R: Registers> Units<P, R> {
     /// What the driver of `requester` maps with. The device has a domain of its own, which is
-    /// strict: after an unmap it reaches nothing. A buffer that shares a page is bounced, so that it
-    /// never reaches what lies beside.
+    /// strict: after an unmap it reaches nothing. A buffer that shares a page is bounced, so that
+    /// it never reaches what lies beside ([`ClientConfig::UNTRUSTED`]).
     ///
     /// The device may be a bus master from then on. It is blocked again when the last clone of the
     /// client is gone, and the last array of it; it should be quiet then, or its accesses are
@@ -102,11 +102,13 @@ impl<P: CopyMemory, R: Registers> Units<P, R> {
         requester: impl Into<Requester>,
         pci: &impl PciConfig,
     ) -> Result<DeviceClient<P, R>, ClientError> {
-        let client = ClientConfig::default().placement(Placement::Untrusted {
-            whole_up_to: ByteCount(GRANULE),
-        });
-        let (design, dma) = (DomainConfig::default(), DmaConfig::default());
-        self.device_with(requester, pci, design, dma, client)
+        self.device_with(
+            requester,
+            pci,
+            DomainConfig::default(),
+            DmaConfig::default(),
+            ClientConfig::UNTRUSTED,
+        )
     }
 
     /// The same under a design, pools and a placement of one's own. A design that defers

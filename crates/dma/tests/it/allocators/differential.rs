@@ -28,8 +28,16 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let end = || prop::option::of((0u64..160).prop_map(IovaPage));
-    (end(), end(), 0u32..6, prop::option::of(0u32..6)).prop_map(
+    limits_within(|| 0u64..160, 6)
+}
+
+/// Limits that end at such pages, aligned and bounded below that log2 of pages.
+fn limits_within<S: Strategy<Value = u64>>(
+    page: impl Fn() -> S,
+    lg2_end: u32,
+) -> impl Strategy<Value = Limits> {
+    let end = || prop::option::of(page().prop_map(IovaPage));
+    (end(), end(), 0..lg2_end, prop::option::of(0..lg2_end)).prop_map(
         |(end, prefer_end, align_lg2, boundary_lg2)| {
             Limits::NONE
                 .end(end)
@@ -63,16 +71,7 @@ pub fn agrees_where_ranges_are_as_large_as_blocks(config: AllocatorConfig) {
             (0..blocks, 0u64..4).prop_map(|(nth, off)| (nth * BLOCK + off).saturating_sub(2));
         prop_oneof![3 => near, 1 => 0..blocks * BLOCK]
     };
-    let end = move || prop::option::of(near(10).prop_map(IovaPage));
-    let limits = (end(), end(), 0u32..20, prop::option::of(0u32..20)).prop_map(
-        |(end, prefer_end, align_lg2, boundary_lg2)| {
-            Limits::NONE
-                .end(end)
-                .prefer_end(prefer_end)
-                .align_lg2(align_lg2)
-                .boundary_lg2(boundary_lg2)
-        },
-    );
+    let limits = limits_within(|| near(10), 20);
     let size = || prop_oneof![2 => 1u64..10, 6 => (12u32..20).prop_map(|lg2| 1 << lg2)];
     let op = prop_oneof![
         6 => size().prop_map(|pages| Op::Alloc { pages }),
