@@ -2,7 +2,7 @@
 //! What drivers ask of addresses, and what clients have promised of theirs.
 
 use dma_api::{DmaAddr, DmaConstraints, DmaError};
-use ioatlas_dma::{iova::Limits, units::*};
+use ioatlas_dma::{dma_api::Limits, units::*};
 
 /// What all addresses within `limits` keep.
 pub(crate) fn of_limits(limits: &Limits) -> DmaConstraints {

@@ -14,7 +14,7 @@
 //!
 //! A [`domain::Domain`] allocates an IOVA for a buffer, installs the translation and returns a
 //! [`domain::Mapping`]; unmapping clears the translation and *retires* the IOVA, which goes back to
-//! its allocator only against proof that no translation cache holds it any more ([`invalidation`]).
+//! its allocator only against proof that no translation cache holds it any more (`invalidation`).
 //! Everything the core needs of its surroundings is one trait, [`platform::Platform`]. Which design
 //! does what is chosen by words, as `magazine,strict` ([`design`]).
 //!
@@ -37,21 +37,44 @@
 #![cfg_attr(not(test), no_std)]
 // no block is unsafe but in unit tests; what is allowed are promises, item by item
 #![deny(unsafe_code)]
+// some of what only feature `unstable` shows is not used from here
+#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
 extern crate alloc;
 
 #[macro_use]
 mod setters;
+#[macro_use]
+mod unstable;
 
-pub mod bounce;
 pub mod design;
 pub mod dma_api;
 pub mod domain;
-pub mod invalidation;
-pub mod iova;
-pub mod magazine;
 pub mod platform;
-pub mod policy;
-pub mod table;
 pub mod translator;
 pub mod units;
+
+#[cfg(not(feature = "unstable"))]
+mod bounce;
+#[cfg(feature = "unstable")]
+pub mod bounce;
+#[cfg(not(feature = "unstable"))]
+mod invalidation;
+#[cfg(feature = "unstable")]
+pub mod invalidation;
+#[cfg(not(feature = "unstable"))]
+mod iova;
+#[cfg(feature = "unstable")]
+pub mod iova;
+#[cfg(not(feature = "unstable"))]
+mod magazine;
+#[cfg(feature = "unstable")]
+pub mod magazine;
+#[cfg(not(feature = "unstable"))]
+mod policy;
+#[cfg(feature = "unstable")]
+pub mod policy;
+#[cfg(not(feature = "unstable"))]
+mod table;
+#[cfg(feature = "unstable")]
+pub mod table;

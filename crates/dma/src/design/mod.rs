@@ -4,8 +4,8 @@
 //!
 //! # Theory
 //!
-//! A design is an allocator, a policy, and options of both and of the tables. [`allocators`] and
-//! [`policies`] list what there is, each once; their product is every design ([`all`]). [`presets`]
+//! A design is an allocator, a policy, and options of both and of the tables. `allocators` and
+//! `policies` list what there is, each once; their product is every design (`all`). `presets`
 //! are designs with a name: those of systems that people run, as ATC'15 §3 and its table 1 describe
 //! them, and those that no system ships. Whatever lists, measures or attacks designs asks here, so
 //! a new one appears everywhere.
@@ -18,7 +18,7 @@ mod parse;
 mod registry;
 
 pub use parse::DesignError;
-pub use registry::{Entry, Preset, Shipped, all, allocators, policies, presets};
+unstable_use!(registry::{Entry, Preset, Shipped, all, allocators, policies, presets});
 
 use crate::{domain::DomainConfig, table::TableConfig};
 

@@ -218,11 +218,13 @@ pub fn all() -> impl Iterator<Item = Design> {
 
 impl Design {
     /// The preset that this is, sizes apart; with another option than the preset's it is none.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn preset(&self) -> Option<Preset> {
         let words = self.to_string();
         presets().find(|preset| preset.design.to_string() == words)
     }
     /// The system that runs it, if it is a preset.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn shipped(&self) -> Shipped {
         self.preset().map_or(Shipped::Nowhere, |p| p.shipped)
     }

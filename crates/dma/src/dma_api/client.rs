@@ -101,6 +101,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         &self.dma
     }
     /// Its number in the order in which clients were made: what a [`Recorder`] knows it by.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -14,7 +14,7 @@ use core::fmt;
 /// Why a list was not mapped. Nothing is, then.
 ///
 /// Where an invalidation failed ([`MapError::Invalidate`], or of a mapping for one use
-/// [`Lack::Invalidate`]; [`is_reached_still`](Self::is_reached_still)), a device may still reach
+/// `Lack::Invalidate`; [`is_reached_still`](Self::is_reached_still)), a device may still reach
 /// what was made of it: what owns the list is never dropped then, and the buffer must not be used
 /// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum DmaUnmapError<L = Lent<PhysRange>> {
     /// The mapping is of another [`Dma`](super::Dma), or of a client of this one that has another
     /// bounce pool; here it is back. Two clients share a pool if they reach the same addresses,
     /// neither has one of its own ([`Dma::client_with_pool`](super::Dma::client_with_pool),
-    /// [`Shares`](super::Shares)), and the placement of neither is
+    /// `Shares`), and the placement of neither is
     /// [`Placement::Never`](super::Placement::Never). All clients with that one, which has no
     /// pool, take each other's mappings, whatever they reach.
     #[error("the mapping at {} belongs elsewhere", .0.iova())]

@@ -64,7 +64,7 @@
 //!
 //! # Locking
 //!
-//! None of its own on the way of a kept slot; see [`crate::bounce`]. Everything but [`Dma::new`]
+//! None of its own on the way of a kept slot; see `bounce`. Everything but [`Dma::new`]
 //! and [`Dma::client`] may be called in an interrupt handler, except that what falls back on fresh
 //! memory allocates.
 //!
@@ -98,10 +98,13 @@ mod unmap_batch;
 mod watch;
 
 pub use crate::bounce::{
-    BounceError, ChunkUsage, ClassConfig, Clock, Growth, Lack, Learned, PoolConfig,
-    PoolConfigError, PoolError, PoolUsage, Route, SingleUse, SlotUsage, Span, Step, StepCounts,
+    BounceError, CHUNK_PAGES, CHUNKS_MAX, ClassConfig, Clock, Growth, PoolConfig, PoolConfigError,
+    PoolError, SLOT_PAGES_LG2_MAX, SLOTS_MAX, SingleUse, Span,
 };
-pub use crate::domain::Lent;
+unstable_use!(crate::bounce::{
+    ChunkUsage, Lack, Learned, PoolUsage, Route, SlotUsage, Step, StepCounts,
+});
+pub use crate::domain::{Lent, Limits};
 pub use any::AnyClient;
 pub use buffer::{
     BothWays, CpuBuffer, CpuView, DeviceBuffer, DeviceReads, DeviceWrites, FromDevice, ToDevice,
@@ -116,10 +119,10 @@ pub use mapped::{Mapped, OnDropError};
 pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;
 pub use raw::{IntoRawError, RawDmaError, RawList, SyncFor};
-pub use shares::{Shares, SharesConfig};
+unstable_use!(shares::{Shares, SharesConfig});
 pub use slice::{MappedCopy, MappedSlice};
 pub use stream::Stream;
-pub use watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch};
+unstable_use!(watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch});
 
 use crate::{
     bounce::Pool,
@@ -157,6 +160,7 @@ impl<P: CopyMemory, T: Translator<P>> Dma<P, T> {
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// The same with everything that its clients do told to `watch`, most often a [`Recorder`].
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn watched(domain: Arc<Domain<P, T>>, config: DmaConfig, watch: D) -> Self {
         Dma {
             key: domain.platform().unique(),
@@ -221,6 +225,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
 
     /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that
     /// it was used for.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn learned(&self) -> Vec<Learned> {
         let mut all = Vec::new();
         self.pools.each(|pool| all.extend(pool.model.learned()));
@@ -257,6 +262,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     }
 
     /// What each pool has and did.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn usage(&self) -> Vec<PoolUsage> {
         let mut all = Vec::new();
         self.pools.each(|pool| all.push(pool.usage()));
@@ -267,6 +273,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     ///
     /// # Errors
     /// A sentence that names what is wrong.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn audit(&self) -> Result<Vec<PoolUsage>, String> {
         let mut all = Ok(Vec::new());
         self.pools.each(|pool| {

@@ -66,6 +66,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     ///
     /// # Errors
     /// [`PoolError`], if what is to be borrowed exceeds the budget, or its pool cannot be made.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn shares(self: &Arc<Self>, config: SharesConfig) -> Result<Shares<P, T, D>, PoolError> {
         let pool = fixed(config.rest);
         let left = P::Lock::new(config.budget.0);

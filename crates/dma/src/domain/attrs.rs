@@ -48,7 +48,7 @@ pub enum ListOrder {
 ///
 /// The pages left out stay unused: also a fixed range is refused there. Where the design chooses by
 /// addresses (`identity`, `kmalloc`), that is so for its fallback only. Without
-/// [`Colours`](super::Colours) shared with others, a domain is the first, and leaves out none.
+/// `Colours` shared with others, a domain is the first, and leaves out none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Offset {
     /// Every domain begins at the same page.

@@ -46,6 +46,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`MapError`]; nothing is allocated then.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn alloc_consistent(&self, len: ByteCount) -> Result<Consistent, MapError> {
         if len.0 == 0 {
             return Err(BufferError::Empty { segment: 0 }.into());
@@ -155,6 +156,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`UnmapError`], as from [`Domain::unmap`].
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn free_consistent(&self, memory: Consistent) -> Result<(), UnmapError> {
         if memory.mapping.key != self.key {
             return Err(UnmapError::ForeignMemory(memory));
@@ -183,7 +185,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// ```
     ///
     /// # Errors
-    /// [`UnmapError::ForeignMemory`], from which [`Consistent::into_parts`] brings both back;
+    /// [`UnmapError::ForeignMemory`], from which `Consistent::into_parts` brings both back;
     /// others as from [`unmap`](Self::unmap): after [`UnmapError::Invalidate`] the frames are
     /// quarantined.
     ///
@@ -232,6 +234,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Panics
     /// If there is no such frame, or the memory is another domain's.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn words<'m>(&'m self, memory: &'m Consistent, index: usize) -> &'m [P::A64] {
         assert!(memory.mapping.key == self.key, "another domain's memory");
         self.platform.entries(OURS, memory.frames[index].by_ref())

@@ -27,7 +27,7 @@
 //! is a mapping as any other ([`chunk`](Chunk)).
 //!
 //! **Maps may invalidate.** Where the unit caches absent entries, or has write buffers of its own,
-//! what must follow the installation follows before map returns ([`OnMap`]); a map whose
+//! what must follow the installation follows before map returns (`OnMap`); a map whose
 //! invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it
 //! must prove its allocation clean to have one to install with, while a unit that caches absent
 //! entries must forget them after. So one place serves each, and both call one flush.
@@ -63,24 +63,32 @@ mod unmap_batch;
 pub use attrs::{ListOrder, MapAttrs, Offset};
 pub use chunk::Chunk;
 pub(crate) use chunk::OpenChunk;
-pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
-pub use consistent::Consistent;
+unstable_use!(colours::{COLOUR_SPAN, COLOURS_MAX, Colours});
+unstable_use!(consistent::Consistent);
 pub use error::{
-    BufferError, CloseError, DomainError, Lost, MapError, OutsideAperture, ReserveError,
-    SwitchError, UnmapBatchError, UnmapError,
+    BufferError, CloseError, DomainError, Lost, MapError, ReserveError, SwitchError,
+    UnmapBatchError, UnmapError,
 };
+unstable_use!(error::OutsideAperture);
 pub(crate) use frames::{free, zeroed_frames, zeroed_list};
 pub use lent::{Lend, Lent};
 pub use mapping::Mapping;
 pub use pending::PendingUnmap;
 pub(crate) use region::Region;
-pub use stats::{DomainAudit, DomainStats};
+pub use stats::DomainStats;
+unstable_use!(stats::DomainAudit);
 
-pub use crate::iova::AllocatorConfig;
+pub use crate::invalidation::{InvalidateError, WaitLimit};
+pub use crate::iova::{
+    AllocError, AllocErrorCause, AllocatorConfig, AllocatorError, FixedRangeError, Limits,
+    MagazineConfig,
+};
 pub use crate::policy::{
-    DeferredConfig, Exposure, InvalidationMode, MacOsConfig, PolicyConfig, TickReport, UNMAP_ROUND,
+    DeferredConfig, Exposure, Held, InvalidationMode, MAX_BATCH, PolicyConfig, TickReport,
+    UNMAP_ROUND,
 };
 pub use crate::table::Lifetime;
+unstable_use!(crate::policy::MacOsConfig);
 
 use crate::{
     invalidation::*,
@@ -201,6 +209,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`DomainError`], as from [`new`](Self::new).
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn coloured(
         platform: Arc<P>,
         translator: T,
@@ -335,7 +344,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// IOVA ranges that no map has asked for in a while back to the backing allocator, and frees
     /// what they were kept in; and it [frees emptied tables](Self::reclaim_tables), if the domain's
     /// tables are to be reclaimed so, for which it waits for one more. After an invalidation that
-    /// ran out of time it looks whether that is done ([`Invalidate::done`]).
+    /// ran out of time it looks whether that is done (`Invalidate::done`).
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.

@@ -158,6 +158,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// Where the IOVA pages are. Exact only while nothing else uses the domain.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn usage(&self) -> Usage {
         self.allocator.usage(&self.platform)
     }
@@ -168,6 +169,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// A sentence that names the first thing that does not add up.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn audit(&self) -> Result<DomainAudit, String> {
         let p = &*self.platform;
         self.allocator.audit(p)?;

@@ -34,7 +34,7 @@ const PAIR: usize = 128;
 /// Bytes that the depot needs for a place, in its lists of full and of empty magazines.
 const PLACE: usize = 2 * size_of::<Vec<u64>>();
 
-/// Sizes of [`Magazines`](super::Magazines). Those beyond the limits named are brought
+/// Sizes of `Magazines`. Those beyond the limits named are brought
 /// to the nearest one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

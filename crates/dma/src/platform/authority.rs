@@ -73,7 +73,7 @@ impl Authority {
     /// cleared, and frames that came out, are not used again before the unit has flushed them;
     /// a device is attached to a root that is a live table, under an id that is that table's,
     /// until it is detached; an id is given back after its last flush; a
-    /// [`LeafTable`](crate::table::LeafTable) serves as long as its mapping lives; bytes are read
+    /// `LeafTable` serves as long as its mapping lives; bytes are read
     /// and written, and words shown, where they are the caller's, or lent to it; a frame is one of
     /// the platform that it is shown or given back to.
     #[allow(unsafe_code)] // a promise of its caller's

@@ -55,6 +55,7 @@
 //! | flush, tick, shrink | as unmap, whose frees they make | as unmap |
 //! | `set_mode` | never | |
 
+mod atomic64;
 mod authority;
 mod contiguous;
 mod copy;
@@ -64,9 +65,11 @@ mod heap;
 #[cfg(test)]
 pub(crate) mod one_cpu;
 mod percpu;
+mod phys_memory;
 pub(crate) mod room;
 mod word;
 
+pub use atomic64::Atomic64;
 pub use authority::Authority;
 pub(crate) use authority::OURS;
 pub use contiguous::{ContiguousMemory, FreshRun};
@@ -74,8 +77,10 @@ pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
 pub use dedicated::DedicatedMemory;
 pub use frame::{FrameRef, FreshFrame, TableFrame};
-pub use heap::{Heap, HeapBlock, HeapBlockError};
-pub use percpu::{CachePadded, PerCpu};
+unstable_use!(heap::{Heap, HeapBlock, HeapBlockError});
+unstable_use!(percpu::{CachePadded, PerCpu});
+unstable_use!(phys_memory::PhysMemory);
+unstable_use!(atomic64::Element);
 
 use crate::units::*;
 use alloc::sync::Arc;
@@ -84,43 +89,6 @@ use core::marker::PhantomData;
 /// Whether both have one memory. Of a platform without state there is one.
 pub(crate) fn same<P: Platform>(one: &Arc<P>, other: &Arc<P>) -> bool {
     Arc::ptr_eq(one, other) || size_of::<P>() == 0
-}
-
-/// A 64-bit word that several CPUs, or the hardware, may touch at once. The machine's own,
-/// `AtomicU64`, is one, where the machine has it; a 32-bit machine's platform brings a
-/// word of its own.
-///
-/// Table entries and queue descriptors are such words too; they are read by hardware as
-/// little-endian naturally aligned words, so only little-endian machines are supported.
-pub trait Atomic64: Send + Sync {
-    /// A word that holds `value`.
-    fn new(value: u64) -> Self;
-    /// Returns what the word holds.
-    fn load(&self, order: Ordering) -> u64;
-    /// Makes the word hold `value`.
-    fn store(&self, value: u64, order: Ordering);
-    /// Writes, and returns what was there.
-    fn swap(&self, value: u64, order: Ordering) -> u64;
-    /// Adds with wrap-around, and returns what was there.
-    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
-    /// Writes `new` if the word holds `current`; returns what was there, `Err` if it differed.
-    fn compare_exchange(
-        &self,
-        current: u64,
-        new: u64,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<u64, u64>;
-
-    /// Says that `what`, an element of a block of memory that a lock guards and by which it is not
-    /// held, is read or written by the holder of the lock. Words and locks are seen by
-    /// construction; what lies behind a pointer is not. Only a platform that follows cache lines
-    /// asks; for all others this is nothing.
-    #[inline(always)]
-    fn touches<'b, T: 'b>(_what: impl FnOnce() -> Option<Element<'b, T>>) {}
-    /// Says that a block is about to be freed, some of which [was touched](Self::touches).
-    #[inline(always)]
-    fn frees<T>(_block: &[T]) {}
 }
 
 /// A lock that holds its data. Not re-entrant.
@@ -201,7 +169,7 @@ impl Cpu<'_> {
 ///   fences order it;
 /// * [`publish`](Self::publish) has reached memory when it returns, where a unit needs it;
 /// * [`unique`](Self::unique) never gives a number twice, and [`heap`](Self::heap) keeps
-///   the contract of [`Heap`].
+///   the contract of `Heap`.
 ///
 /// Else a device may reach what was not mapped, live tables included. Nothing checks it at run
 /// time: the core is checked above platforms that keep it (loom, the simulated multiprocessor, the
@@ -274,37 +242,10 @@ pub unsafe trait Platform: Send + Sync + 'static {
     fn relax(&self);
     /// The general-purpose allocator that the core shares with the rest of the system, if there is
     /// one: what `kmalloc` is to Linux.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     fn heap(&self) -> Option<&dyn Heap> {
         None
     }
     /// A number that this kernel or process has never given before; tells domains apart for good.
     fn unique(&self) -> u64;
-}
-
-/// An element of a block of memory: the block, at least its beginning, and the element's index,
-/// which may lie beyond what the slice shows.
-pub type Element<'b, T> = (&'b [T], usize);
-
-/// Memory as a remapping unit sees it: by physical page number. Kernels never implement it.
-///
-/// Page tables are among it, so words are shown to what has an [`Authority`] only:
-///
-/// ```
-/// # use ioatlas_dma::{platform::*, units::*};
-/// # use ioatlas_host::*;
-/// let host = Host::new(HostConfig::default().frames(1));
-/// // SAFETY: nothing else has anything in this arena.
-/// let by = unsafe { Authority::assume() };
-/// assert!(host.word(by, PhysPage(0), 511).is_some());
-/// ```
-///
-/// ```compile_fail,E0061
-/// # use ioatlas_dma::{platform::*, units::*};
-/// # use ioatlas_host::*;
-/// let host = Host::new(HostConfig::default().frames(1));
-/// assert!(host.word(PhysPage(0), 511).is_some());
-/// ```
-pub trait PhysMemory<P: Platform>: Send + Sync + 'static {
-    /// Word `index` (0 to 511) of physical page `page`, or `None` where there is no memory.
-    fn word(&self, by: Authority, page: PhysPage, index: usize) -> Option<&P::A64>;
 }

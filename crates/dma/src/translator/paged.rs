@@ -87,6 +87,7 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// paged.table().clear(&*p, range, AllocKind::Dynamic, drop);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn table(&self) -> TableView<'_, P, F> {
         self.table.view()
     }

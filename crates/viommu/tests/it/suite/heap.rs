@@ -4,7 +4,7 @@
 
 use crate::suite::{bad_input::refused, rig::*};
 use ioatlas_dma::{
-    design, domain::*, iova::*, platform::HeapBlock, platform::Platform, table::Format, units::*,
+    design, domain::*, platform::HeapBlock, platform::Platform, table::Format, units::*,
 };
 
 on_wide_machines! {

@@ -3,9 +3,7 @@
 //! counted, and said.
 
 use crate::suite::rig::*;
-use ioatlas_dma::{
-    domain::*, invalidation::*, platform::Platform, table::Format, translator::*, units::*,
-};
+use ioatlas_dma::{domain::*, platform::Platform, table::Format, translator::*, units::*};
 use ioatlas_viommu::{
     config::Processing,
     machine::{MachineError, SoftDomainError, StillInUse},

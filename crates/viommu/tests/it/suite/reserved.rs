@@ -2,7 +2,7 @@
 //! Ranges that no map gets, and where a device can reach.
 
 use crate::suite::{bad_input::*, rig::*};
-use ioatlas_dma::{domain::*, iova::*, table::Format, units::*};
+use ioatlas_dma::{domain::*, table::Format, units::*};
 
 on_every_machine! {
     reserved::a_reserved_range_that_splits_the_aperture,
