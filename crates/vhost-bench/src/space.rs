@@ -18,10 +18,7 @@ use crate::config::{Config, Lie, Mapping};
 use ioatlas_dma::platform::{Ordering, Platform};
 use ioatlas_dma::units::*;
 use ioatlas_host::Host;
-use ioatlas_vhost::{
-    protocol::message::FrontAddr,
-    server::{self, IoPageTable},
-};
+use ioatlas_vhost::server::{self, FrontAddr, IoPageTable};
 use std::sync::OnceLock;
 
 type Word = <Host as Platform>::A64;

@@ -16,8 +16,7 @@
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    guest_memory::{IovaMemory, Patience},
-    protocol::misses::MissChannel,
+    guest_memory::{IovaMemory, MissChannel, Patience},
     *,
 };
 use std::{hint::black_box, process::ExitCode, sync::Arc};

@@ -6,7 +6,7 @@
 //! and a virtual IOMMU. The guest's buffers are IOVAs; nothing in `process` knows.
 
 use ioatlas_vhost::{
-    cache::{IotlbReader, Limits, RadixIotlb},
+    IotlbReader, Limits, RadixIotlb,
     runner::{Config, Device, Event, Failure, Next, QueueWorker, Runner, Stop},
 };
 use std::{fs::File, os::unix::net::UnixListener};

@@ -6,9 +6,8 @@
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    cache::{DeviceIotlb, Entry, HostAddr, Limits, RadixIotlb},
-    guest_memory::{IovaMemory, Patience},
-    protocol::misses::MissChannel,
+    DeviceIotlb, Entry, HostAddr, Limits, RadixIotlb,
+    guest_memory::{IovaMemory, MissChannel, Patience},
 };
 use std::sync::Arc;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};

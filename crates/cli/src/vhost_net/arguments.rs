@@ -5,8 +5,7 @@ use clap::{Args, ValueEnum};
 use ioatlas_vhost::{
     Limits,
     guest_memory::Patience,
-    protocol::memory::{Files, Shrink},
-    runner,
+    runner::{self, Files, Shrink},
 };
 use ioatlas_vhost_net::{MAX_PAIRS, Mode, NetConfig, Wakeup, queue::Depth};
 use std::os::fd::RawFd;

@@ -15,6 +15,7 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     /// For messages and the command line.
     const NAME: &'static str;
     /// How updates meet guards.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     const UPDATES: Updates = Updates::Exclusive;
 
     /// A new reader, for one thread at a time. Its place is free again when it is dropped.
@@ -37,9 +38,11 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// As [`update`](Self::update); an answer that is dropped is no error.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     fn update_since(&self, entry: Entry, asked: Moment) -> Result<Updated, UpdateError>;
 
     /// The moment at which a question is put.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     fn now(&self) -> Moment;
 
     /// Begins to invalidate: every page that has one of the bytes. A range that wraps around goes
@@ -94,6 +97,7 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     /// Calls `hook` for every range that leaves the cache from now on, under the writer's lock,
     /// before the call that removed it returns. It must not call the cache. There is one hook; a
     /// new one replaces it.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     fn on_remove(&self, hook: Box<dyn Fn(Removed) + Send + Sync>);
 
     /// What it has done.
@@ -103,6 +107,7 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// A sentence that names the first thing that does not fit.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     fn audit(&self) -> Result<Census, String>;
 }
 

@@ -65,6 +65,7 @@ impl Entry {
     ///
     /// # Errors
     /// The range is none, not of whole pages, or the host addresses wrap around.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn run(&self) -> Result<Run, UpdateError> {
         let Entry {
             iova,

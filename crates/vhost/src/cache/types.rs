@@ -173,7 +173,7 @@ pub struct Limits {
     /// [`Limits::LEAST_RUNS`] count as that many.
     pub runs: u32,
     /// Tables of the radix cache at once, 586 bytes each; the other caches have none. See
-    /// [`super::radix`] for how many runs need; where there are no more, runs are evicted.
+    /// `cache::radix` for how many runs need; where there are no more, runs are evicted.
     pub tables: u32,
     /// Readers at once; a further one is refused ([`ReaderError`]).
     pub readers: u32,

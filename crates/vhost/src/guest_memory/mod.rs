@@ -23,7 +23,7 @@
 //! # Safety
 //! Slices are raw memory at the cache's host addresses; the code that fills the cache promises that
 //! they stay mapped until an invalidation of them is done ([`IovaMemory::new`]). Guards and
-//! [`PinCount`] do the rest.
+//! `PinCount` do the rest.
 //!
 //! Not handled: dirty logging; atomic accesses that straddle two pieces (an error, as in
 //! `vm-memory`).
@@ -31,11 +31,12 @@
 mod pin;
 mod waits;
 
-pub use pin::{PinCount, Pinned};
+pub use crate::protocol::misses::MissChannel;
+ioatlas_dma::unstable_use!(pin::{PinCount, Pinned});
 
 use crate::{
     cache::{Guard, HostAddr, IotlbReader, LookupError, Miss, Piece},
-    protocol::misses::{Answering, Asked, MissChannel, Waiting},
+    protocol::misses::{Answering, Asked, Waiting},
 };
 use ioatlas_dma::units::*;
 use std::{

@@ -212,6 +212,7 @@ impl MissChannel {
     }
 
     /// What happened so far.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn stats(&self) -> MissStats {
         MissStats {
             in_flight: self.pending.len(),
@@ -231,6 +232,7 @@ impl MissChannel {
     }
 
     /// How far the next answer can be expected to reach.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn answering(&self) -> Answering {
         match self.pages.load(Ordering::Relaxed) {
             0 => Answering::Ranges,
@@ -242,6 +244,7 @@ impl MissChannel {
     ///
     /// Noting a question, sending it and taking the note back if it cannot be sent are one step
     /// under `state`: no reader is told that a question is under way which never goes out.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn ask(&self, miss: &Miss) -> Asked {
         let mut state = self.state();
         match self.pending.ask(miss, self.now()) {
@@ -310,6 +313,7 @@ impl MissChannel {
     }
 
     /// Waits for an update that came after `seen` updates.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn wait(&self, seen: u64, until: Instant, waiting: Waiting, asked: Asked) -> Waited {
         let mut state = self.state();
         self.waiters.fetch_add(1, Ordering::SeqCst);
@@ -346,6 +350,7 @@ impl MissChannel {
     }
 
     /// Makes readers give up waiting, as long as what is returned lives.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn interrupt_waiters(&self, urgency: Urgency) -> Hurry<'_> {
         let word = &self.wanted[urgency as usize];
         word.fetch_add(1, Ordering::SeqCst);

@@ -48,7 +48,10 @@ pub use queue_worker::{CHAINS_PER_BATCH, Chain, QueueWorker};
 pub use ring::{EVENT_IDX, RING_PACKED, Ring, RingParts};
 pub use stats::{ControlStats, Observer, RunnerStats};
 
-pub use crate::protocol::{ACCESS_PLATFORM, VERSION_1};
+pub use crate::protocol::{
+    ACCESS_PLATFORM, VERSION_1,
+    memory::{Files, Shrink},
+};
 
 use crate::{
     cache::{DeviceIotlb, ReaderError},
@@ -56,7 +59,6 @@ use crate::{
     log_limit::peer_log,
     protocol::{
         foreign,
-        memory::{Files, Shrink},
         message::Header,
         misses::MissChannel,
         socket::{self, Next as Request, SocketError, Woken},

@@ -79,6 +79,7 @@ impl<T: DeviceIotlb> Observer<T> {
     ///
     /// # Errors
     /// What is wrong with it.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn audit(&self) -> Result<crate::cache::Census, String> {
         self.cache.audit()
     }
