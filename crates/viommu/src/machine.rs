@@ -135,10 +135,6 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
         unit: U,
         design: impl Into<Design>,
     ) -> Result<Domain<P, Paged<P, F, U>>, SoftDomainError> {
-        if Geometry::of::<F>() != self.soft.geometry() {
-            let (levels, entries) = (F::LEVELS, 1 << F::ENTRIES_LG2);
-            return Err(PagedError::Shape { levels, entries }.into());
-        }
         let Design { domain, tables } = design.into();
         let tables = Paged::new(&self.platform, unit, tables)?;
         let (platform, colours) = (self.platform.clone(), self.colours.clone());

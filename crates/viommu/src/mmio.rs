@@ -106,4 +106,7 @@ unsafe impl<P: Platform, M: PhysMemory<P>> Registers for MmioWindow<P, M> {
     fn write64(&self, register: Reg64, value: u64) {
         self.write(register.0.into(), &value.to_le_bytes());
     }
+    fn table_entries_lg2(&self) -> u32 {
+        self.unit.table_entries_lg2()
+    }
 }

@@ -270,4 +270,7 @@ unsafe impl<P: Platform, M: PhysMemory<P>> Registers for SoftUnit<P, M> {
         let at = u32::from(register.0);
         self.write_words([(at, value as u32), (at + 4, (value >> 32) as u32)]);
     }
+    fn table_entries_lg2(&self) -> u32 {
+        self.geometry().entries_lg2
+    }
 }

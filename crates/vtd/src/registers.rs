@@ -167,6 +167,11 @@ pub unsafe trait Registers: Send + Sync + 'static {
     fn write32(&self, register: Reg32, value: u32);
     /// Writes a 64-bit register.
     fn write64(&self, register: Reg64, value: u64);
+    /// Log2 of the entries of the second-stage tables that the unit walks. All hardware has 512;
+    /// a unit in software may have fewer, which no register says.
+    fn table_entries_lg2(&self) -> u32 {
+        9
+    }
 }
 
 /// Shared registers are registers: a software unit is used by its driver and by
@@ -189,5 +194,8 @@ unsafe impl<R: Registers + ?Sized> Registers for Arc<R> {
     #[inline]
     fn write64(&self, register: Reg64, value: u64) {
         (**self).write64(register, value)
+    }
+    fn table_entries_lg2(&self) -> u32 {
+        (**self).table_entries_lg2()
     }
 }

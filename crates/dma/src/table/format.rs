@@ -2,6 +2,7 @@
 //! What a format says: geometry and the encoding of entries. One small file each, in `fmt`.
 
 use crate::{iova::AllocKind, units::*};
+use core::fmt;
 
 /// What an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,39 @@ impl LeafMarks {
     }
 }
 
+/// What a unit must know of tables before it walks them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableShape {
+    /// What entries look like: [`Format::LAYOUT`].
+    pub layout: &'static str,
+    /// Levels of a table.
+    pub levels: u32,
+    /// Log2 of the entries of each of its frames.
+    pub entries_lg2: u32,
+}
+
+impl TableShape {
+    /// Of tables in format `F`.
+    pub const fn of<F: Format>() -> Self {
+        TableShape {
+            layout: F::LAYOUT,
+            levels: F::LEVELS,
+            entries_lg2: F::ENTRIES_LG2,
+        }
+    }
+}
+
+impl fmt::Display for TableShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = 1_u64 << self.entries_lg2;
+        write!(
+            f,
+            "{} tables of {} levels with {entries} entries each",
+            self.layout, self.levels
+        )
+    }
+}
+
 /// A table format. All algorithms are written once, over this.
 ///
 /// # Safety
@@ -79,6 +113,9 @@ pub unsafe trait Format: Send + Sync + 'static {
     const ENTRIES_LG2: u32;
     /// The format's name, for messages.
     const NAME: &'static str;
+    /// What its entries look like: one name for all formats that differ in levels and entries
+    /// alone.
+    const LAYOUT: &'static str;
     /// A bit of a table's entry that hardware ignores: set once the entry has been
     /// written back to memory.
     const WRITTEN_BACK: u64;

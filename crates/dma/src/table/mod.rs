@@ -60,7 +60,7 @@ mod view;
 
 pub use attrs::{Census, Cleared, LeafAttrs, Lifetime, Reclaim, TableConfig};
 pub use emptied::{Contents, TableSpan};
-pub use format::{Entry, Format, LeafMarks};
+pub use format::{Entry, Format, LeafMarks, TableShape};
 pub use install::{InstallCause, InstallError};
 pub use leaf_cache::LeafTable;
 pub use raw::RawError;

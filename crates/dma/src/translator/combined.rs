@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // a promise
 
 use super::*;
-use crate::invalidation::Combining;
+use crate::{invalidation::Combining, table::TableShape};
 
 // SAFETY: the one inside does.
 unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, U> {
@@ -35,6 +35,9 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, 
     }
     fn platform(&self) -> Option<&Arc<P>> {
         self.unit().platform()
+    }
+    fn walks(&self, shape: TableShape) -> bool {
+        self.unit().walks(shape)
     }
     fn largest_leaf(&self) -> u32 {
         self.unit().largest_leaf()

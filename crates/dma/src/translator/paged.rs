@@ -3,7 +3,7 @@
 //! that the unit knows it by.
 
 use super::*;
-use crate::table::{Format, Lifetime, Reclaim, Table, TableConfig, TableView};
+use crate::table::{Format, Lifetime, Reclaim, Table, TableConfig, TableShape, TableView};
 
 /// Our own radix table under a remapping unit.
 pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
@@ -25,25 +25,24 @@ pub enum PagedError {
     /// The unit walks memory of another platform.
     #[error("the unit walks memory of another platform")]
     OtherPlatform,
-    /// The unit does not walk tables of this shape.
-    #[error("the unit does not walk tables of {levels} levels with {entries} entries each")]
-    Shape {
-        /// Levels of a table.
-        levels: u32,
-        /// Entries of each of its frames.
-        entries: usize,
-    },
+    /// The unit does not walk such tables: it would take them for something else.
+    #[error("the unit does not walk {0}")]
+    Shape(TableShape),
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// An empty table under `unit`, in memory of `platform`: that of the unit, and of the domain.
     ///
     /// # Errors
-    /// [`PagedError`], if the unit is another platform's or has no domain id left, or there is no
-    /// frame for the root.
+    /// [`PagedError`], if the unit is another platform's, does not walk such tables or has no
+    /// domain id left, or there is no frame for the root.
     pub fn new(platform: &Arc<P>, unit: U, config: TableConfig) -> Result<Self, PagedError> {
         if unit.platform().is_some_and(|its| !same(its, platform)) {
             return Err(PagedError::OtherPlatform);
+        }
+        let shape = TableShape::of::<F>();
+        if !unit.walks(shape) {
+            return Err(PagedError::Shape(shape));
         }
         let p = &**platform;
         let config = TableConfig {

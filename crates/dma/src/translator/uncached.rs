@@ -11,6 +11,7 @@ use crate::{
         room::{Larger, with_room},
         *,
     },
+    table::TableShape,
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};
@@ -115,6 +116,10 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
     }
     fn platform(&self) -> Option<&Arc<P>> {
         None
+    }
+    /// Any: who walks them by [`root_of`](Uncached::root_of) made them, and knows their format.
+    fn walks(&self, _: TableShape) -> bool {
+        true
     }
     /// Any: software that reads the tables decodes all that there is.
     fn largest_leaf(&self) -> u32 {

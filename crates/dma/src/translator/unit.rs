@@ -5,6 +5,7 @@ use super::AttachError;
 use crate::{
     invalidation::{Invalidate, InvalidateError},
     platform::*,
+    table::TableShape,
     units::*,
 };
 use alloc::sync::Arc;
@@ -16,9 +17,9 @@ use alloc::sync::Arc;
 /// to, as that is (with what is cached of it), from [`attach`](Self::attach) to
 /// [`detach`](Self::detach), and not at all before and after, whatever else the unit is used for
 /// meanwhile. An id that [`domain_id`](Self::domain_id) gives tags nothing in any cache, and is
-/// given again only when it was released. The unit walks leaves up to
-/// [`largest_leaf`](Self::largest_leaf), and needs no more than [`on_map`](Self::on_map) says
-/// before it sees what was installed. Nothing checks it at run time; over the software unit the
+/// given again only when it was released. The unit walks what it says by [`walks`](Self::walks), with
+/// leaves up to [`largest_leaf`](Self::largest_leaf), and needs no more than
+/// [`on_map`](Self::on_map) says before it sees what was installed. Nothing checks it at run time; over the software unit the
 /// oracle does (P4, P8, P14).
 #[allow(unsafe_code)]
 pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
@@ -60,6 +61,9 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     }
     /// The platform whose memory it walks; `None` where it walks what it is handed.
     fn platform(&self) -> Option<&Arc<P>>;
+    /// Whether it walks such tables. A device that is attached to others would be translated by
+    /// what is no entry.
+    fn walks(&self, shape: TableShape) -> bool;
     /// The largest leaf that the unit walks, as a level: 1 is 4 KiB.
     fn largest_leaf(&self) -> u32 {
         1
@@ -105,6 +109,9 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Arc<U> {
     }
     fn platform(&self) -> Option<&Arc<P>> {
         (**self).platform()
+    }
+    fn walks(&self, shape: TableShape) -> bool {
+        (**self).walks(shape)
     }
     fn largest_leaf(&self) -> u32 {
         (**self).largest_leaf()

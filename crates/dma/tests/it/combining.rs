@@ -10,7 +10,7 @@ use ioatlas_dma::{
     invalidation::*,
     iova::MagazineConfig,
     platform::{Authority, Platform},
-    table::{TableConfig, fmt::VtdSecond48},
+    table::{TableConfig, TableShape, fmt::VtdSecond48},
     translator::{AttachError, Paged, RemappingUnit},
     units::*,
 };
@@ -96,6 +96,9 @@ const MADE: DomainId = DomainId(7);
 #[allow(unsafe_code)] // a promise
 // SAFETY: no device is there to be attached.
 unsafe impl RemappingUnit<Host> for Told {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Host>> {
         None
     }

@@ -8,7 +8,7 @@ use ioatlas_dma::{
     invalidation::{Invalidate, InvalidateError, Scope},
     iova::{AllocatorError, BackingConfig, IdentityConfig, MagazineConfig},
     platform::{Authority, Ordering, PhysMemory},
-    table::{Entry, Format, TableConfig, fmt::VtdSecond48},
+    table::{Entry, Format, TableConfig, TableShape, fmt::VtdSecond48},
     translator::{AttachError, Paged, RemappingUnit, TransientHint, Uncached},
     units::*,
 };
@@ -31,6 +31,9 @@ unsafe impl Invalidate for Unit {
 
 // SAFETY: the one inside does; nothing walks, so hints do no harm.
 unsafe impl RemappingUnit<Host> for Unit {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Host>> {
         None
     }

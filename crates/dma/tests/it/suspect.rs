@@ -6,7 +6,7 @@ use ioatlas_dma::{
     invalidation::{Invalidate, InvalidateError, Scope, WaitLimit},
     iova::MagazineConfig,
     platform::Authority,
-    table::{TableConfig, fmt::VtdSecond48},
+    table::{TableConfig, TableShape, fmt::VtdSecond48},
     translator::{AttachError, Paged, RemappingUnit, Uncached},
     units::*,
 };
@@ -85,6 +85,9 @@ unsafe impl Invalidate for Late {
 
 // SAFETY: the one inside does.
 unsafe impl RemappingUnit<Host> for Late {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Host>> {
         None
     }

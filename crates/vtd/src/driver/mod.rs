@@ -67,6 +67,7 @@ use ids::Ids;
 use ioatlas_dma::{
     invalidation::{Caches, FlushSequence, Invalidate, InvalidateError, Scope, WaitLimit},
     platform::{Authority, Lock, Platform, TableFrame},
+    table::{Format, TableShape, fmt::VtdSecond48},
     translator::{AttachError, OnMap, RemappingUnit},
     units::{DomainId, IovaRange, PhysPage, SourceId},
 };
@@ -341,11 +342,8 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
         root: PhysPage,
         levels: u32,
     ) -> Result<(), AttachError> {
-        let unit = &self.engine.capabilities;
-        let width = AddressWidth::from_levels(levels)
-            // addresses above MGAW fault whatever the table says (§11.4.2)
-            .filter(|w| unit.supports_width(*w) && unit.iova_bits() >= w.bits())
-            .ok_or(AttachError::Levels { levels })?;
+        let width = self.width_of(levels);
+        let width = width.ok_or(AttachError::Levels { levels })?;
         let translation = match self.tlbs.activate(p, device, domain) {
             Activation::Undeclared => TranslationType::Untranslated,
             Activation::Active => TranslationType::DeviceTlb,
@@ -417,6 +415,12 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
         self.engine.flush_write_buffers()
     }
 
+    fn walks(&self, shape: TableShape) -> bool {
+        shape.layout == VtdSecond48::LAYOUT
+            && shape.entries_lg2 == self.engine.registers.table_entries_lg2()
+            && self.width_of(shape.levels).is_some()
+    }
+
     fn largest_leaf(&self) -> u32 {
         self.engine.capabilities.largest_leaf()
     }
@@ -431,6 +435,13 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
 }
 
 impl<P: Platform, R: Registers> Unit<P, R> {
+    /// What tables of so many levels translate, where the unit walks them.
+    fn width_of(&self, levels: u32) -> Option<AddressWidth> {
+        let unit = &self.engine.capabilities;
+        // addresses above MGAW fault whatever the table says (§11.4.2)
+        AddressWidth::from_levels(levels)
+            .filter(|w| unit.supports_width(*w) && unit.iova_bits() >= w.bits())
+    }
     /// Goes on with the device TLBs that did not go into the submission of `ticket`, which has
     /// those of `devices`.
     #[inline]

@@ -4,7 +4,11 @@
 
 use crate::common::{rig::*, *};
 use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
-use ioatlas_dma::translator::{AttachError, RemappingUnit};
+use ioatlas_dma::table::{
+    Format, TableConfig, TableShape,
+    fmt::{Toy, VtdSecond48, VtdSecond57},
+};
+use ioatlas_dma::translator::{AttachError, Paged, PagedError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;
 use std::sync::Arc;
@@ -209,6 +213,40 @@ fn tables_of_a_depth_that_the_unit_lacks_are_refused() {
         error,
         "SAGAW alone is too little"
     );
+}
+
+/// A device that was attached to them would be translated by what is no entry, or another's.
+#[test]
+fn tables_that_the_unit_takes_for_others_are_not_made_under_it() {
+    let host = host(16);
+    let fake = Fake::new(&host);
+    fake.state().cap = QEMU_CAP;
+    let unit = Arc::new(bring_up(&host, &fake).unwrap());
+    fn made<F: Format>(host: &Arc<Memory>, unit: &Arc<Driver>) -> Result<(), PagedError> {
+        let frames = host.frames_in_use();
+        let tables = Paged::<_, F, _>::new(host, unit.clone(), TableConfig::default());
+        let refused = tables.map(drop);
+        if refused.is_err() {
+            assert_eq!(host.frames_in_use(), frames);
+        }
+        refused
+    }
+    assert_eq!(made::<VtdSecond48>(&host, &unit), Ok(()));
+    let refused = |shape| Err(PagedError::Shape(shape));
+    // the right levels and bits, other entries
+    let few = TableShape::of::<Toy<1, 4>>();
+    assert_eq!(made::<Toy<1, 4>>(&host, &unit), refused(few), "P14");
+    let deep = TableShape::of::<VtdSecond57>();
+    assert_eq!(made::<VtdSecond57>(&host, &unit), refused(deep), "P14");
+    assert_eq!(
+        PagedError::Shape(few).to_string(),
+        "the unit does not walk VT-d second-stage tables of 4 levels with 2 entries each"
+    );
+    let other = TableShape {
+        layout: "another unit's",
+        ..TableShape::of::<VtdSecond48>()
+    };
+    assert!(!unit.walks(other), "P14");
 }
 
 #[test]

@@ -17,6 +17,7 @@
 use ioatlas_dma::{
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
     platform::{Atomic64, Authority, Ordering, Platform},
+    table::TableShape,
     translator::{AttachError, OnMap, RemappingUnit, TransientHint},
     units::*,
 };
@@ -126,6 +127,9 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Late<P, U> {
 #[allow(unsafe_code)] // a promise
 // SAFETY: the one inside does all of it.
 unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Late<P, U> {
+    fn walks(&self, shape: TableShape) -> bool {
+        self.inner.walks(shape)
+    }
     fn platform(&self) -> Option<&Arc<P>> {
         self.inner.platform()
     }

@@ -17,6 +17,7 @@ unsafe impl<const ENTRIES_LG2: u32, const LEVELS: u32> Format for Toy<ENTRIES_LG
     const LEVELS: u32 = LEVELS;
     const ENTRIES_LG2: u32 = ENTRIES_LG2;
     const NAME: &'static str = "toy";
+    const LAYOUT: &'static str = VtdSecond48::LAYOUT;
     const WRITTEN_BACK: u64 = VtdSecond48::WRITTEN_BACK;
     const LARGEST_LEAF: u32 = LEVELS;
     const TRANSIENT: u64 = VtdSecond48::TRANSIENT;

@@ -42,6 +42,7 @@ unsafe impl<const LEVELS: u32> Format for VtdSecond<LEVELS> {
         5 => "vtd-57",
         _ => panic!("VT-d has second-stage tables of 3, 4 and 5 levels"),
     };
+    const LAYOUT: &'static str = "VT-d second-stage";
     const WRITTEN_BACK: u64 = 1 << 56;
     const LARGEST_LEAF: u32 = 3;
     const TRANSIENT: u64 = 1 << 62;

@@ -9,7 +9,7 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{Invalidate, InvalidateError, Scope},
     platform::*,
-    table::{TableConfig, fmt::VtdSecond48},
+    table::{TableConfig, TableShape, fmt::VtdSecond48},
     translator::{AttachError, Paged, RemappingUnit, Uncached},
     units::*,
 };
@@ -139,6 +139,9 @@ unsafe impl Invalidate for Unit {
 
 // SAFETY: the one inside does.
 unsafe impl RemappingUnit<Patchy> for Unit {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Patchy>> {
         None
     }

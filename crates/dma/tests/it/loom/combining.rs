@@ -10,6 +10,7 @@ use crate::loom::{
 use ioatlas_dma::{
     invalidation::*,
     platform::{Atomic64, Authority, Ordering, Platform},
+    table::TableShape,
     translator::{AttachError, RemappingUnit},
     units::*,
 };
@@ -91,6 +92,9 @@ unsafe impl Invalidate for Late {
 #[allow(unsafe_code)] // a promise
 // SAFETY: no device is there to be attached.
 unsafe impl RemappingUnit<Loom> for Late {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Loom>> {
         None
     }

@@ -6,7 +6,7 @@ use crate::loom::platform::{Loom, Tiny};
 use ioatlas_dma::{
     invalidation::{Invalidate, InvalidateError, Scope},
     platform::{Atomic64, Authority, Ordering, PhysMemory},
-    table::{Entry, Format},
+    table::{Entry, Format, TableShape},
     translator::{AttachError, RemappingUnit},
     units::*,
 };
@@ -107,6 +107,9 @@ unsafe impl Invalidate for Unit {
 #[allow(unsafe_code)] // a promise
 // SAFETY: one device, by the root that it was told; one id.
 unsafe impl RemappingUnit<Loom> for Unit {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Loom>> {
         None
     }

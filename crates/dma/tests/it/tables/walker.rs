@@ -6,7 +6,7 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
     platform::{Authority, Ordering, PhysMemory},
-    table::{Entry, Format, TableConfig},
+    table::{Entry, Format, TableConfig, TableShape},
     translator::{AttachError, Paged, RemappingUnit},
     units::*,
 };
@@ -106,6 +106,9 @@ unsafe impl<F: Format> Invalidate for Walker<F> {
 
 // SAFETY: one device, by the root that it was told; one id.
 unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
+    fn walks(&self, _: TableShape) -> bool {
+        true
+    }
     fn platform(&self) -> Option<&Arc<Host>> {
         None
     }

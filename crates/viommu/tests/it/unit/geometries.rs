@@ -5,7 +5,7 @@ use crate::unit::rig::*;
 use ioatlas_dma::{
     domain::DomainConfig,
     table::{
-        Format,
+        Format, TableShape,
         fmt::{VtdSecond39, VtdSecond48, VtdSecond57},
     },
     translator::PagedError,
@@ -101,8 +101,11 @@ fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
         made
     }
     let shape = |levels| {
-        let entries = 512;
-        Err(PagedError::Shape { levels, entries }.into())
+        let shape = TableShape {
+            levels,
+            ..TableShape::of::<VtdSecond48>()
+        };
+        Err(PagedError::Shape(shape).into())
     };
     for (unit, _) in ALL {
         let made = [
@@ -115,7 +118,7 @@ fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
                 true => Ok(()),
                 false => shape(levels),
             };
-            assert_eq!(made, wanted, "{levels} levels on {unit:?}");
+            assert_eq!(made, wanted, "P14: {levels} levels on {unit:?}");
         }
     }
 }
