@@ -39,6 +39,12 @@ while IFS= read -r file; do
         complain "$file is in no test program: $folder/main.rs has no mod $name"
 done < <(git ls-files 'crates/*/tests/*.rs' 'lab/*/tests/*.rs' 'examples/*/tests/*.rs')
 
+# Who copies an example names what is promised: no module of the core that its documents hide.
+hidden='iova|table|bounce|invalidation|magazine'
+if git grep -nE "ioatlas_dma::($hidden)\\b|^    ($hidden)::" -- 'examples/*.rs' 'ci/no-std/*.rs' 'crates/*/README.md' README.md; then
+    complain "examples of what the core's documents hide, above"
+fi
+
 # Shared words go through the platform, or model checker and simulator do not see them. `Ordering`
 # is re-exported, and what a signal handler sets is no word of theirs.
 if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' 'lab/*/src/*.rs' ':!crates/host/src' \

@@ -14,8 +14,7 @@ mod runtime;
 use alloc::sync::Arc;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, Lent, PolicyConfig},
-    table::{TableConfig, fmt::VtdSecond48},
-    translator::{Paged, RemappingUnit, Uncached},
+    translator::{Paged, RemappingUnit, TableConfig, Uncached, VtdSecond48},
     units::*,
 };
 use ioatlas_vtd::{

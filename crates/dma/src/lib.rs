@@ -37,15 +37,11 @@
 #![cfg_attr(not(test), no_std)]
 // no block is unsafe but in unit tests; what is allowed are promises, item by item
 #![deny(unsafe_code)]
-// some of what only feature `unstable` shows is not used from here
-#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
 extern crate alloc;
 
 #[macro_use]
 mod setters;
-#[macro_use]
-mod unstable;
 
 pub mod design;
 pub mod dma_api;
@@ -54,27 +50,15 @@ pub mod platform;
 pub mod translator;
 pub mod units;
 
-#[cfg(not(feature = "unstable"))]
-mod bounce;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod bounce;
-#[cfg(not(feature = "unstable"))]
-mod invalidation;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod invalidation;
-#[cfg(not(feature = "unstable"))]
-mod iova;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod iova;
-#[cfg(not(feature = "unstable"))]
-mod magazine;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod magazine;
-#[cfg(not(feature = "unstable"))]
-mod policy;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod policy;
-#[cfg(not(feature = "unstable"))]
-mod table;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod table;

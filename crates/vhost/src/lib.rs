@@ -14,33 +14,27 @@
 //!
 //! The device IOTLB is the cache that a back end keeps of its front end's translations (KVM'17).
 #![deny(unsafe_code)]
-// some of what only feature `unstable` shows is not used from here
-#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
-#[cfg(not(feature = "unstable"))]
-mod cache;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod cache;
-#[cfg(not(feature = "unstable"))]
-mod data_path;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod data_path;
 #[allow(unsafe_code)] // slices of guest memory
 pub mod guest_memory;
 mod log_limit;
-#[cfg(not(feature = "unstable"))]
-mod protocol;
-#[cfg(feature = "unstable")]
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod protocol;
 pub mod runner;
 pub mod server;
 
 #[cfg(feature = "baselines")]
 pub use cache::baselines::{IntervalIotlb, ListIotlb, VmIotlb};
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use cache::{Census, Moment, RemovalCause, Removed, Updates};
 pub use cache::{
     DeviceIotlb, Entry, Generation, Guard, HostAddr, Invalidation, IotlbReader, Limits,
     LookupError, Miss, MissCause, Piece, Pieces, PinError, RadixIotlb, RangeError, ReaderError,
     Span, Stats, UpdateError, Updated, covers,
 };
-ioatlas_dma::unstable_use!(cache::{Census, Moment, RemovalCause, Removed, Updates});
-ioatlas_dma::unstable_use!(data_path::{Asked, MetaError, MetaTranslation, PendingMiss, PendingMisses});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use data_path::{Asked, MetaError, MetaTranslation, PendingMiss, PendingMisses};

@@ -28,7 +28,7 @@
 //! unmapped, or anything else that it must not: [`oracle::Oracle::assert_clean`].
 //!
 //! ```
-//! use ioatlas_dma::{domain::DomainConfig, platform::*, table::fmt::VtdSecond48, units::*};
+//! use ioatlas_dma::{domain::DomainConfig, platform::*, translator::VtdSecond48, units::*};
 //! use ioatlas_host::Host;
 //! use ioatlas_viommu::machine::*;
 //!

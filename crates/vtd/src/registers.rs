@@ -129,7 +129,8 @@ pub const RTADDR_MODE_MASK: u64 = 3 << 10;
 /// They are the registers of a remapping unit, or of what behaves like one (VT-d 4.1 §11):
 /// each call is one access of that size at that offset, in the order of the calls. For as long
 /// as a driver has them, nothing else writes what it uses: commands, the root table's address,
-/// the invalidation queue or registers, fault records. The driver believes what it reads, and
+/// the invalidation queue or registers, fault records. Its tables have as many entries as
+/// [`table_entries_lg2`](Self::table_entries_lg2) says. The driver believes what it reads, and
 /// frames are reused by that. Nothing checks it at run time; the conformance cases check
 /// units, ours and others'.
 ///
@@ -167,8 +168,9 @@ pub unsafe trait Registers: Send + Sync + 'static {
     fn write32(&self, register: Reg32, value: u32);
     /// Writes a 64-bit register.
     fn write64(&self, register: Reg64, value: u64);
-    /// Log2 of the entries of the second-stage tables that the unit walks. All hardware has 512;
-    /// a unit in software may have fewer, which no register says.
+    /// Log2 of the entries of the second-stage tables that the unit walks. All hardware has 512; a
+    /// unit in software may have fewer, which no register says, and what stands before it says the
+    /// same.
     fn table_entries_lg2(&self) -> u32 {
         9
     }

@@ -4,9 +4,8 @@
 
 use clap::Parser;
 use ioatlas_dma::{
-    bounce::PoolError,
     design,
-    dma_api::DmaMapError,
+    dma_api::{DmaMapError, PoolError},
     domain::{Domain, DomainConfig, MapError, PolicyConfig},
     translator::Translator,
     units::*,

@@ -9,7 +9,7 @@ use ioatlas_dma::{
     dma_api::{ClientConfig, Dma, DmaConfig},
     domain::DomainConfig,
     platform::*,
-    table::fmt::VtdSecond48,
+    translator::VtdSecond48,
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};

@@ -99,6 +99,7 @@ fn each_policy_invalidates_as_often_as_it_says() {
             PolicyConfig::Solaris => (1000, 0),
             // the first of a batch stays while 248 more return; the 250th flushes before it does
             PolicyConfig::DeferredPerCpu(_) | PolicyConfig::DeferredGlobal(_) => (4, 248),
+            new => panic!("{new:?} is new here"),
         };
         assert_eq!(replayed.invalidations, expected, "{design:?}");
         assert_eq!(replayed.oracle.exposure.unmaps, exposed, "{design:?}");
@@ -212,6 +213,7 @@ fn unmapped_pages_are_blocked_by_strict_and_stale_for_a_while_under_deferred() {
             PolicyConfig::DeferredPerCpu(_)
             | PolicyConfig::DeferredGlobal(_)
             | PolicyConfig::Solaris => assert!(stale > 0 && blocked > 0),
+            new => panic!("{new:?} is new here"),
         }
     }
 }

@@ -18,7 +18,8 @@ mod parse;
 mod registry;
 
 pub use parse::DesignError;
-unstable_use!(registry::{Entry, Preset, Shipped, all, allocators, policies, presets});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use registry::{Entry, Preset, Shipped, all, allocators, policies, presets};
 
 use crate::{domain::DomainConfig, table::TableConfig};
 

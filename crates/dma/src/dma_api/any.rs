@@ -255,7 +255,7 @@ where
 ///     }
 /// }
 /// # use ioatlas_dma::{domain::*, translator::{Paged, Uncached}};
-/// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+/// # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
 /// # use ioatlas_host::*;
 /// # use std::sync::Arc;
 /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));

@@ -23,7 +23,7 @@
 //! ```
 //! use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::Uncached, units::*};
 //! use ioatlas_host::*;
-//! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+//! # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
 //! # use ioatlas_dma::translator::Paged;
 //! # use std::sync::Arc;
 //! # let p = Arc::new(Host::new(HostConfig::default().frames(64)));

@@ -74,7 +74,7 @@ where
     /// use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::Uncached, units::*};
     /// use core::{mem::offset_of, sync::atomic::fence};
     /// use zerocopy::{FromBytes, IntoBytes};
-    /// # use ioatlas_dma::{table::{TableConfig, fmt::VtdSecond48}, translator::Paged};
+    /// # use ioatlas_dma::{translator::{Paged, TableConfig, VtdSecond48}};
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));

@@ -73,7 +73,7 @@ pub enum Placement {
     Below(ByteCount),
     /// Whichever has taken less time here, for operations of this size and direction: mapping and
     /// unmapping, or copying. It is measured while it is used
-    /// ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and
+    /// (`Dma::learned`); what decides is known within 1,000 operations, and
     /// learned anew when it changes. Lists that cannot be mapped as they are are bounced. Without
     /// [`DmaConfig::clock`] no client is made ([`PoolError::NoClock`](super::PoolError::NoClock)).
     Adaptive,

@@ -43,7 +43,7 @@
 //! ```
 //! use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::Uncached, units::*};
 //! use ioatlas_host::*;
-//! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+//! # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
 //! # use ioatlas_dma::translator::Paged;
 //! # use std::sync::Arc;
 //! let p = Arc::new(Host::new(HostConfig::default().frames(64)));
@@ -101,9 +101,8 @@ pub use crate::bounce::{
     BounceError, CHUNK_PAGES, CHUNKS_MAX, ClassConfig, Clock, Growth, PoolConfig, PoolConfigError,
     PoolError, SLOT_PAGES_LG2_MAX, SLOTS_MAX, SingleUse, Span,
 };
-unstable_use!(crate::bounce::{
-    ChunkUsage, Lack, Learned, PoolUsage, Route, SlotUsage, Step, StepCounts,
-});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use crate::bounce::{ChunkUsage, Lack, Learned, PoolUsage, Route, SlotUsage, Step, StepCounts};
 pub use crate::domain::{Lent, Limits};
 pub use any::AnyClient;
 pub use buffer::{
@@ -119,10 +118,12 @@ pub use mapped::{Mapped, OnDropError};
 pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;
 pub use raw::{IntoRawError, RawDmaError, RawList, SyncFor};
-unstable_use!(shares::{Shares, SharesConfig});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use shares::{Shares, SharesConfig};
 pub use slice::{MappedCopy, MappedSlice};
 pub use stream::Stream;
-unstable_use!(watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch};
 
 use crate::{
     bounce::Pool,

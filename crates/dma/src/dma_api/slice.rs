@@ -64,7 +64,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ///
     /// ```
     /// # use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::{Paged, Uncached}, units::*};
-    /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+    /// # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));
@@ -98,7 +98,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ///
     /// ```
     /// # use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::{Paged, Uncached}, units::*};
-    /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+    /// # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));

@@ -101,7 +101,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ///
     /// ```
     /// # use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::{Paged, Uncached}, units::*};
-    /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+    /// # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::{collections::VecDeque, sync::Arc};
     /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));

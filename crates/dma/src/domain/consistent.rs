@@ -171,7 +171,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// of the platform, and would have to [flush](Self::flush) before they free it.
     ///
     /// ```
-    /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{domain::*, platform::*, translator::*, units::*};
     /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
@@ -205,7 +205,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// as the memory is:
     ///
     /// ```
-    /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{domain::*, platform::*, translator::*, units::*};
     /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;
@@ -220,7 +220,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Used after it was freed they would be other memory, perhaps a live page table:
     ///
     /// ```compile_fail,E0505
-    /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{domain::*, platform::*, translator::*, units::*};
     /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig::default().frames(64)));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&p, Uncached::<Host>::new(), TableConfig::default())?;

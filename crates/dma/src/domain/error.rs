@@ -302,6 +302,7 @@ impl fmt::Display for Lost {
 
 /// Why a domain could not be ended cleanly. What may still be cached is leaked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CloseError {
     /// A device could not be detached.
     #[error(transparent)]

@@ -63,32 +63,35 @@ mod unmap_batch;
 pub use attrs::{ListOrder, MapAttrs, Offset};
 pub use chunk::Chunk;
 pub(crate) use chunk::OpenChunk;
-unstable_use!(colours::{COLOUR_SPAN, COLOURS_MAX, Colours});
-unstable_use!(consistent::Consistent);
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use consistent::Consistent;
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use error::OutsideAperture;
 pub use error::{
     BufferError, CloseError, DomainError, Lost, MapError, ReserveError, SwitchError,
     UnmapBatchError, UnmapError,
 };
-unstable_use!(error::OutsideAperture);
 pub(crate) use frames::{free, zeroed_frames, zeroed_list};
 pub use lent::{Lend, Lent};
 pub use mapping::Mapping;
 pub use pending::PendingUnmap;
 pub(crate) use region::Region;
-pub use stats::DomainStats;
-unstable_use!(stats::DomainAudit);
+pub use stats::{DomainAudit, DomainStats};
 
 pub use crate::invalidation::{InvalidateError, WaitLimit};
 pub use crate::iova::{
     AllocError, AllocErrorCause, AllocatorConfig, AllocatorError, FixedRangeError, Limits,
     MagazineConfig,
 };
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use crate::policy::MacOsConfig;
 pub use crate::policy::{
     DeferredConfig, Exposure, Held, InvalidationMode, MAX_BATCH, PolicyConfig, TickReport,
     UNMAP_ROUND,
 };
 pub use crate::table::Lifetime;
-unstable_use!(crate::policy::MacOsConfig);
 
 use crate::{
     invalidation::*,

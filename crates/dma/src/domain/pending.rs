@@ -65,7 +65,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::*, translator::{Paged, Uncached}, units::*};
-    /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+    /// # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::{collections::VecDeque, sync::Arc};
     /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));
@@ -93,7 +93,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// ```compile_fail,E0505
     /// # use ioatlas_dma::{domain::*, platform::*, translator::{Paged, Uncached}, units::*};
-    /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+    /// # use ioatlas_dma::translator::{TableConfig, VtdSecond48};
     /// # use ioatlas_host::*;
     /// # use std::sync::Arc;
     /// # let p = Arc::new(Host::new(HostConfig::default().frames(64)));

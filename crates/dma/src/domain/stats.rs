@@ -169,7 +169,6 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// A sentence that names the first thing that does not add up.
-    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn audit(&self) -> Result<DomainAudit, String> {
         let p = &*self.platform;
         self.allocator.audit(p)?;

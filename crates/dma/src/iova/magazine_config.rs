@@ -97,6 +97,7 @@ impl MagazineConfig {
     }
 
     /// The sizes of each class, on a machine with `cpus` CPUs.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn class_sizes(&self, cpus: usize) -> Vec<MagazineSizes> {
         let config = self.limited();
         let mut lens = config.lens();

@@ -181,6 +181,7 @@ pub fn granted(pages: PageCount) -> PageCount {
 /// A chosen range cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)] // its fields say it
+#[non_exhaustive]
 pub enum FixedRangeError {
     /// Some page of it is allocated, or unmapped and not yet flushed.
     #[error("IOVA pages {wanted} overlap {taken}, which is in use")]
@@ -315,6 +316,7 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
 
 /// Which allocator, and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum AllocatorConfig {
     /// One of those that own an aperture, behind its lock.
     Plain(BackingConfig),

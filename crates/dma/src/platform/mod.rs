@@ -34,7 +34,7 @@
 //! | [`ContiguousMemory::frames_alloc`] | yes | never | never |
 //! | [`Platform::entries`] | yes | yes | yes, of a slot's frames |
 //! | [`Platform::fence`] | yes | never | yes |
-//! | [`Platform::relax`], [`heap`](Platform::heap), [`unique`](Platform::unique) | yes | never | never |
+//! | [`Platform::relax`], `heap`, [`unique`](Platform::unique) | yes | never | never |
 //!
 //! The heap is called with nothing held and interrupts as they were, and may have nothing: none of
 //! these calls aborts, and nothing is lost. What aborts still is what makes and ends domains and
@@ -70,6 +70,8 @@ pub(crate) mod room;
 mod word;
 
 pub use atomic64::Atomic64;
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use atomic64::Element;
 pub use authority::Authority;
 pub(crate) use authority::OURS;
 pub use contiguous::{ContiguousMemory, FreshRun};
@@ -77,10 +79,12 @@ pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
 pub use dedicated::DedicatedMemory;
 pub use frame::{FrameRef, FreshFrame, TableFrame};
-unstable_use!(heap::{Heap, HeapBlock, HeapBlockError});
-unstable_use!(percpu::{CachePadded, PerCpu});
-unstable_use!(phys_memory::PhysMemory);
-unstable_use!(atomic64::Element);
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use heap::{Heap, HeapBlock, HeapBlockError};
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use percpu::{CachePadded, PerCpu};
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use phys_memory::PhysMemory;
 
 use crate::units::*;
 use alloc::sync::Arc;
@@ -168,7 +172,7 @@ impl Cpu<'_> {
 /// * [`A64`](Self::A64) is a word that hardware sees, atomic and of the orders that are asked for;
 ///   fences order it;
 /// * [`publish`](Self::publish) has reached memory when it returns, where a unit needs it;
-/// * [`unique`](Self::unique) never gives a number twice, and [`heap`](Self::heap) keeps
+/// * [`unique`](Self::unique) never gives a number twice, and `heap` keeps
 ///   the contract of `Heap`.
 ///
 /// Else a device may reach what was not mapped, live tables included. Nothing checks it at run

@@ -9,6 +9,7 @@ use crate::units::TimeNs;
 /// *Exposure* is how long a device may still reach a page after its unmap has returned;
 /// [`PolicyConfig::exposure`] has it as numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum PolicyConfig {
     /// Invalidate and wait in every unmap (ATC'15 §3.2, "strict"). Exposure: none.
     Strict,

@@ -103,8 +103,10 @@ impl fmt::Display for TableShape {
 /// [`marked`](Self::marked), [`next_leaf`](Self::next_leaf), [`table`](Self::table)), at every
 /// level up to the largest at which they may be; 0 is absent, and none that is made is 0; the bits
 /// for marks, counts and "written back" are ignored by hardware and lie apart from all others;
-/// [`index`](Self::index) is below the entries of a table. `tests/it/tables` holds ours against a
-/// walk of their bits.
+/// [`index`](Self::index) is below the entries of a table. A unit is asked whether it walks tables
+/// by their [`TableShape`] alone: two formats have one [`LAYOUT`](Self::LAYOUT) only if one walk
+/// finds its way in both, given levels and entries. `tests/it/tables` holds ours against a walk of
+/// their bits.
 #[allow(unsafe_code)]
 pub unsafe trait Format: Send + Sync + 'static {
     /// How many levels a walk has; the root is at this level, leaves of one page at level 1.

@@ -10,14 +10,16 @@ mod paged;
 mod uncached;
 mod unit;
 
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use crate::table::Format;
 pub use crate::table::{
     Reclaim, TableConfig,
     fmt::{VtdSecond39, VtdSecond48, VtdSecond57},
 };
 pub use paged::{Paged, PagedError};
 pub use uncached::Uncached;
-unstable_use!(crate::table::Format);
-unstable_use!(unit::{OnMap, RemappingUnit, TransientHint});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use unit::{OnMap, RemappingUnit, TransientHint};
 
 use crate::{
     invalidation::{Invalidate, InvalidateError},
@@ -28,8 +30,8 @@ use crate::{
 };
 use alloc::sync::Arc;
 
-/// Holds the translations of one domain. One of your own takes the feature `unstable`, which has
-/// the types of its methods.
+/// Holds the translations of one domain. Who writes one has the types of its methods documented by
+/// the feature `unstable`.
 ///
 /// # Safety
 /// A domain allocates pages again, and frees frames, on the word of its translator. As

@@ -15,6 +15,7 @@ pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
 
 /// Why a translator with tables of its own cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PagedError {
     /// No frame for the root table.
     #[error("no frame for the root table")]

@@ -32,7 +32,8 @@ mod pin;
 mod waits;
 
 pub use crate::protocol::misses::MissChannel;
-ioatlas_dma::unstable_use!(pin::{PinCount, Pinned});
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use pin::{PinCount, Pinned};
 
 use crate::{
     cache::{Guard, HostAddr, IotlbReader, LookupError, Miss, Piece},

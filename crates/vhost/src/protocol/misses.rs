@@ -226,7 +226,7 @@ impl MissChannel {
     }
 
     /// How many updates have come; to be read *before* looking in the cache, and given to
-    /// [`wait`](Self::wait) after a miss.
+    /// `wait` after a miss.
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::SeqCst)
     }

@@ -175,6 +175,7 @@ pub enum End {
 /// What was wrong with a connection.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // its fields say it
+#[non_exhaustive]
 pub enum Broken {
     /// Found before `vhost` saw it.
     #[error(transparent)]

@@ -27,6 +27,7 @@ pub trait IotlbChannel: Send {
 
 /// Why a message may not be in force.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChannelError {
     /// The back end answered that it did not obey.
     #[error("the back end refused {0:?} with code {1}")]

@@ -2,7 +2,7 @@
 //! The other half, for VMM authors: what answers a back end's misses, and tells it what to forget.
 //!
 //! Vocabulary: the *page table* is the guest's, behind [`IoPageTable`]; a *channel*
-//! (`IotlbChannel`) carries messages to one back end, over vhost-user or to vhost in the kernel;
+//! ([`IotlbChannel`]) carries messages to one back end, over vhost-user or to vhost in the kernel;
 //! *held* is what the back end may have in its device IOTLB, because it was sent and not yet
 //! invalidated.
 //!
@@ -28,16 +28,15 @@ mod front;
 mod held;
 mod table;
 
-pub use channel::{ChannelError, KernelChannel, UserChannel};
-ioatlas_dma::unstable_use!(channel::IotlbChannel);
-
+pub use channel::{ChannelError, IotlbChannel, KernelChannel, UserChannel};
 pub use front::{
     FrontEnd, FrontEndConfig, FrontEndError, QueueEvents, RingAddresses, Sealed, memory_file,
 };
-ioatlas_dma::unstable_use!(held::Held);
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use held::Held;
 pub use table::PageMap;
 
-pub use crate::protocol::message::{FrontAddr, IotlbMessage};
+pub use crate::protocol::message::{FrontAddr, IotlbMessage, MessageError};
 
 use crate::protocol::message::{VhostIotlbType, perm_of};
 use ioatlas_dma::units::*;

@@ -47,7 +47,7 @@ impl<P: CopyMemory + PhysMemory<P>> Machine<P> {
     /// Without bytes there is none.
     ///
     /// ```
-    /// # use ioatlas_dma::{domain::DomainConfig, platform::*, table::fmt::VtdSecond48, units::*};
+    /// # use ioatlas_dma::{domain::DomainConfig, platform::*, translator::VtdSecond48, units::*};
     /// # use ioatlas_host::Host;
     /// # use ioatlas_viommu::machine::*;
     /// # let memory = std::sync::Arc::new(Host::new(Default::default()));

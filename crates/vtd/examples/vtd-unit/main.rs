@@ -10,7 +10,7 @@
 mod qemu;
 
 use ioatlas_dma::{
-    invalidation::WaitLimit,
+    domain::WaitLimit,
     units::{PhysAddr, SourceId},
 };
 use ioatlas_host::{Host, HostConfig};

@@ -90,6 +90,9 @@ struct Stepping(Arc<Soft>);
 
 // SAFETY: the software unit's.
 unsafe impl Registers for Stepping {
+    fn table_entries_lg2(&self) -> u32 {
+        self.0.table_entries_lg2()
+    }
     fn read32(&self, register: Reg32) -> u32 {
         self.0.service();
         self.0.read32(register)

@@ -89,6 +89,9 @@ impl Spoilt {
 // SAFETY: they are those inside, but for one bit that is spoilt on purpose: of a software unit, in
 // memory of its own.
 unsafe impl Registers for Spoilt {
+    fn table_entries_lg2(&self) -> u32 {
+        self.registers.table_entries_lg2()
+    }
     fn read32(&self, register: Reg32) -> u32 {
         self.registers.read32(register)
     }

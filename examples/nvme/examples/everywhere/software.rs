@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An `edu` that is nothing but code, behind a remapping unit that is nothing but code.
 
-use ioatlas_dma::{domain::DomainConfig, table::fmt::VtdSecond48, units::*};
+use ioatlas_dma::{domain::DomainConfig, translator::VtdSecond48, units::*};
 use ioatlas_host::Host;
 use ioatlas_nvme::window::RegisterWindow;
 use ioatlas_viommu::machine::{Geometry, Machine, SoftDomain, UnitConfig};

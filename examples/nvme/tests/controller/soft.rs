@@ -3,7 +3,11 @@
 //! each time that one of the queue's two doorbells is rung, so that a driver can be made to see the
 //! end of a command while another is under way.
 
-use ioatlas_dma::{domain::DomainConfig, table::fmt::VtdSecond48, translator::Paged, units::*};
+use ioatlas_dma::{
+    domain::DomainConfig,
+    translator::{Paged, VtdSecond48},
+    units::*,
+};
 use ioatlas_host::Host;
 use ioatlas_nvme::{nvme::registers::*, window::RegisterWindow};
 use ioatlas_viommu::machine::{Driver, Geometry, Machine, SoftDomain, UnitConfig};

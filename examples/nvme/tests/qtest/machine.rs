@@ -6,8 +6,7 @@ use ioatlas_dma::{
     dma_api::Lent,
     domain::{Domain, DomainConfig},
     platform::Authority,
-    table::{TableConfig, fmt::VtdSecond48},
-    translator::Paged,
+    translator::{Paged, TableConfig, VtdSecond48},
     units::*,
 };
 use ioatlas_host::*;

@@ -106,8 +106,8 @@ unsafe impl<F: Format> Invalidate for Walker<F> {
 
 // SAFETY: one device, by the root that it was told; one id.
 unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
-    fn walks(&self, _: TableShape) -> bool {
-        true
+    fn walks(&self, shape: TableShape) -> bool {
+        shape == TableShape::of::<F>()
     }
     fn platform(&self) -> Option<&Arc<Host>> {
         None

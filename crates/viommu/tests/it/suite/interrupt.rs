@@ -227,6 +227,7 @@ fn at_every_access<F: Format>(what: &str, at: Option<IovaPage>, undone: &[u64]) 
             }
             PolicyConfig::MacOs(bounds) => bounds.depth = 1,
             PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris => {}
+            new => panic!("{new:?} is new here"),
         }
         let (mut places, mut code) = (BTreeMap::new(), BTreeSet::new());
         let mut delivered = 0;

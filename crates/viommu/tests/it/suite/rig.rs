@@ -136,6 +136,7 @@ pub fn chooses_freely(design: &DomainConfig) -> bool {
     match design.allocator {
         AllocatorConfig::Plain(_) | AllocatorConfig::Magazine(_) => true,
         AllocatorConfig::Identity(_) | AllocatorConfig::Kmalloc(_) => false,
+        new => panic!("{new:?} is new here"),
     }
 }
 
@@ -154,6 +155,7 @@ fn small(design: DomainConfig) -> DomainConfig {
         AllocatorConfig::Kmalloc(sizes) => {
             AllocatorConfig::Kmalloc(KmallocConfig::default().fallback(magazines(sizes.fallback)))
         }
+        new => panic!("{new:?} is new here"),
     };
     let deferred = DeferredConfig::DEFAULT
         .batch(5)
@@ -164,6 +166,7 @@ fn small(design: DomainConfig) -> DomainConfig {
         PolicyConfig::DeferredGlobal(_) => PolicyConfig::DeferredGlobal(deferred),
         PolicyConfig::MacOs(_) => PolicyConfig::MacOs(MacOsConfig::DEFAULT.depth(4)),
         policy @ (PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris) => policy,
+        new => panic!("{new:?} is new here"),
     };
     design.allocator(allocator).policy(policy).wait_limit(LIMIT)
 }

@@ -4,17 +4,19 @@
 use crate::unit::rig::*;
 use ioatlas_dma::{
     domain::DomainConfig,
+    invalidation::{Combining, CombiningConfig},
     table::{
         Format, TableShape,
-        fmt::{VtdSecond39, VtdSecond48, VtdSecond57},
+        fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
     },
-    translator::PagedError,
+    translator::{PagedError, RemappingUnit},
 };
 use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{
     config::*,
     fault::FaultReason,
     machine::{Machine, SoftDomainError},
+    mmio::MmioWindow,
     observe::From,
 };
 use ioatlas_vtd::registers::{self as offset, Registers};
@@ -120,5 +122,27 @@ fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
             };
             assert_eq!(made, wanted, "P14: {levels} levels on {unit:?}");
         }
+    }
+}
+
+#[test]
+fn what_stands_before_a_unit_says_as_it_does_what_is_walked() {
+    type Small = Toy<2, 3>;
+    let host = Arc::new(Host::new(HostConfig::default().frames(64).slots(1)));
+    let unit = UnitConfig::new(Geometry::of::<Small>());
+    let machine = Machine::new(host.clone(), &unit).unwrap();
+    let window = MmioWindow::new(machine.unit().clone());
+    assert_eq!(window.table_entries_lg2(), 2);
+    assert_eq!(Arc::new(window).table_entries_lg2(), 2);
+    let driver = machine.driver();
+    let combined = Combining::new(host, driver.clone(), CombiningConfig::default());
+    for (shape, walked) in [
+        (TableShape::of::<Small>(), true),
+        (TableShape::of::<VtdSecond39>(), false),
+        (TableShape::of::<Toy<3, 3>>(), false),
+    ] {
+        assert_eq!((**driver).walks(shape), walked, "P14: {shape}");
+        assert_eq!(driver.walks(shape), walked, "P14: {shape}");
+        assert_eq!(combined.walks(shape), walked, "P14: {shape}");
     }
 }

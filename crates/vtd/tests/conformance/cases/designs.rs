@@ -33,6 +33,7 @@ pub fn exposes(design: &Design) -> bool {
         PolicyConfig::DeferredPerCpu(_) | PolicyConfig::DeferredGlobal(_) => true,
         // a shared range belongs to no one mapping that could keep it until it is mapped again
         PolicyConfig::Solaris => !shared,
+        new => panic!("{new:?} is new here"),
     }
 }
 

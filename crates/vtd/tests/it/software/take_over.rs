@@ -30,6 +30,9 @@ struct Watched {
 
 // SAFETY: the software unit's; accesses of devices come in between.
 unsafe impl Registers for Watched {
+    fn table_entries_lg2(&self) -> u32 {
+        self.unit.table_entries_lg2()
+    }
     fn read32(&self, register: Reg32) -> u32 {
         self.unit.read32(register)
     }
