@@ -203,7 +203,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             lifetime: place.lifetime,
         };
         let to = buffer.addr.page();
-        let written = translator.on_map() == OnMap::Nothing
+        let written = translator.unit().on_map() == OnMap::Nothing
             && match range.pages {
                 PageCount(1) => translator.install_known::<1>(OURS, p, range, to, leaf, table),
                 _ => translator.install_known::<0>(OURS, p, range, to, leaf, table),

@@ -360,7 +360,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let alloc = self.make_room(alloc, range, runs.clone())?;
         match self.translator.install(OURS, p, range, runs, leaves) {
             Ok(()) => {
-                let on_map = self.translator.on_map();
+                let on_map = self.translator.unit().on_map();
                 if on_map != OnMap::Nothing
                     && let Err(cause) = self.follow_map(on_map, range)
                 {
@@ -396,7 +396,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> Result<(), InvalidateError> {
         match on_map {
             OnMap::Nothing => Ok(()),
-            OnMap::FlushWriteBuffers => self.translator.flush_write_buffers(&self.platform),
+            OnMap::FlushWriteBuffers => self.translator.unit().flush_write_buffers(),
             // absent tables may be cached as well as absent leaves
             OnMap::Invalidate => {
                 let flushed = self.engine().flush(Scope::tables(range));

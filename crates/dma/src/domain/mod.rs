@@ -98,7 +98,7 @@ use crate::{
     iova::{AllocKind, AnyAllocator, Backing, BackingConfig, Chunked, IovaAllocator},
     platform::*,
     policy::{Engine, InFlight, Policy, Quarantine},
-    translator::{AttachError, OnMap, Translator},
+    translator::{AttachError, Translator},
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};

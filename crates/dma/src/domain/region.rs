@@ -87,7 +87,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
             return Err(error.into());
         }
-        let on_map = self.translator.on_map();
+        let on_map = self.translator.unit().on_map();
         if on_map != OnMap::Nothing
             && let Err(cause) = self.follow_map(on_map, part)
         {

@@ -14,8 +14,8 @@ use alloc::sync::Arc;
 /// [`submit`](Self::submit) was called, and no access that found its way by it is under way. That
 /// stays so. It may say it late, or never, or fail. The same holds of
 /// [`submit_ranges`](Self::submit_ranges), and of every one of its ranges, and of what is submitted
-/// unattended. Nothing checks it at run time; over the software unit the oracle does (P1, P3 to
-/// P5).
+/// unattended. It needs no more than [`on_map`](Self::on_map) says before it sees what was installed.
+/// Nothing checks it at run time; over the software unit the oracle does (P1, P3 to P5, P14).
 ///
 /// ```
 /// # use ioatlas_dma::{invalidation::*, units::*};
@@ -113,6 +113,33 @@ pub unsafe trait Invalidate: Send + Sync {
     /// # Errors
     /// The unit failed; the invalidation will never be done.
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError>;
+
+    /// What must follow an installation before a device may be told of the address.
+    #[inline]
+    fn on_map(&self) -> OnMap {
+        OnMap::Nothing
+    }
+    /// Makes what was written to tables visible to a unit that says
+    /// [`OnMap::FlushWriteBuffers`].
+    ///
+    /// # Errors
+    /// The unit did not do it.
+    fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
+        Ok(())
+    }
+}
+
+/// What must happen between the stores of a map and its return: one row each
+/// of the invalidation rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnMap {
+    /// The unit sees memory, and caches no absent entry.
+    #[default]
+    Nothing,
+    /// It has write buffers of its own (VT-d 4.1 §6.8, RWBF).
+    FlushWriteBuffers,
+    /// It caches absent entries (VT-d 4.1 §6.1, caching mode).
+    Invalidate,
 }
 
 /// Why an invalidation did not happen.
@@ -191,5 +218,11 @@ unsafe impl<I: Invalidate> Invalidate for Arc<I> {
     }
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         (**self).done(token)
+    }
+    fn on_map(&self) -> OnMap {
+        (**self).on_map()
+    }
+    fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
+        (**self).flush_write_buffers()
     }
 }

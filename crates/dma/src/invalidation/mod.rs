@@ -121,7 +121,7 @@ mod together;
 
 pub use combining::{CombinedToken, Combining, CombiningConfig};
 pub(crate) use flush_queue::{FlushQueue, Whole};
-pub use invalidate::{Invalidate, InvalidateError};
+pub use invalidate::{Invalidate, InvalidateError, OnMap};
 pub use retired::{CompleteError, Completion, DomainKey, Flushed, Retired, Seq};
 pub use scope::{Caches, Scope};
 pub(crate) use suspect::{Patience, Suspect};

@@ -39,8 +39,8 @@
 //! the whole. `solaris` moves R1 to the next map of the range, and keeps R2 at unmap.
 //!
 //! [`Translator::retire_id`]: crate::translator::Translator::retire_id
-//! [`OnMap::Invalidate`]: crate::translator::OnMap::Invalidate
-//! [`OnMap::FlushWriteBuffers`]: crate::translator::OnMap::FlushWriteBuffers
+//! [`OnMap::Invalidate`]: crate::invalidation::OnMap::Invalidate
+//! [`OnMap::FlushWriteBuffers`]: crate::invalidation::OnMap::FlushWriteBuffers
 
 #[cfg(doc)]
 use crate::{invalidation::*, platform::Platform};

@@ -27,12 +27,6 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, 
     ) -> Result<(), AttachError> {
         self.unit().detach(by, p, device, domain)
     }
-    fn on_map(&self) -> OnMap {
-        self.unit().on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        self.unit().flush_write_buffers(p)
-    }
     fn platform(&self) -> Option<&Arc<P>> {
         self.unit().platform()
     }

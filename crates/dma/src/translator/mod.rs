@@ -6,6 +6,7 @@
 //! unchanged above both.
 
 mod combined;
+mod fast_path;
 mod paged;
 mod uncached;
 mod unit;
@@ -16,16 +17,18 @@ pub use crate::table::{
     Reclaim, TableConfig,
     fmt::{VtdSecond39, VtdSecond48, VtdSecond57},
 };
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub use fast_path::FastPath;
 pub use paged::{Paged, PagedError};
 pub use uncached::Uncached;
 #[cfg_attr(not(feature = "unstable"), doc(hidden))]
-pub use unit::{OnMap, RemappingUnit, TransientHint};
+pub use unit::{RemappingUnit, TransientHint};
 
 use crate::{
-    invalidation::{Invalidate, InvalidateError},
+    invalidation::{Invalidate, InvalidateError, OnMap},
     iova::AllocKind,
     platform::*,
-    table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError, TableSpan},
+    table::{Census, Cleared, InstallError, LeafAttrs, RawError, TableSpan},
     units::*,
 };
 use alloc::sync::Arc;
@@ -38,8 +41,7 @@ use alloc::sync::Arc;
 /// long as that lives
 ///
 /// * a device that is attached reaches by a page of `range` what [`install`](Self::install)
-///   was told, while that is installed, and else nothing; so with the fast paths, which do
-///   the same or nothing;
+///   was told, while that is installed, and else nothing;
 /// * what [`clear`](Self::clear) was given is in caches at most when it returns, and those are
 ///   emptied by [`unit`](Self::unit), always the same, under [`id`](Self::id), always the same too;
 /// * a frame that comes out ([`clear`](Self::clear), [`make_room`](Self::make_room),
@@ -53,7 +55,7 @@ use alloc::sync::Arc;
 /// Nothing checks it at run time; over the software unit the oracle does (P1 to P9, P14), and
 /// [`audit`](Self::audit) looks at what is there.
 #[allow(unsafe_code)]
-pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
+pub unsafe trait Translator<P: Platform>: FastPath<P> {
     /// What invalidates the caches in front of it.
     type Unit: Invalidate;
 
@@ -101,70 +103,6 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) {
     }
 
-    /// The leaf table of the allocation that begins at `first`, if this CPU knows it, and nothing
-    /// has to follow an installation ([`on_map`](Self::on_map)).
-    #[inline]
-    fn knows(&self, _by: Authority, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
-        None
-    }
-    /// The same, by a walk if that is what it takes. The caller holds the allocation, or is about
-    /// to take it and no other call can.
-    fn get_to_know(
-        &self,
-        _by: Authority,
-        _p: &P,
-        _cpu: &Cpu<'_>,
-        _first: IovaPage,
-    ) -> Option<LeafTable> {
-        None
-    }
-    /// [`install`](Self::install) of one run in `table`; returns whether. Nothing is written if
-    /// not. As to `MOST`, see [`clear_known`](Self::clear_known).
-    #[inline]
-    fn install_known<const MOST: usize>(
-        &self,
-        _by: Authority,
-        _p: &P,
-        _range: IovaRange,
-        _to: PhysPage,
-        _leaf: LeafAttrs,
-        _table: LeafTable,
-    ) -> bool {
-        false
-    }
-    /// Where the leaves are that the caller has just installed, if that is one table and
-    /// [`leaves_in`](Self::leaves_in) can use it as long as the mapping lives.
-    #[inline]
-    fn learn(
-        &self,
-        _by: Authority,
-        _p: &P,
-        _cpu: &Cpu<'_>,
-        _range: IovaRange,
-        _kind: AllocKind,
-    ) -> Option<LeafTable> {
-        None
-    }
-    /// The leaves of a mapping that are in `table`.
-    #[inline]
-    fn leaves_in<'p>(
-        &self,
-        _by: Authority,
-        _p: &'p P,
-        _range: IovaRange,
-        _table: LeafTable,
-    ) -> Option<&'p [P::A64]> {
-        None
-    }
-    /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as
-    /// the first and the last one tell, and are not any more. Else nothing has changed. With
-    /// `MOST` leaves, or more than half as many, it is fastest, and may do nothing with others
-    /// where that is 1.
-    #[inline]
-    fn clear_known<const MOST: usize>(&self, _by: Authority, _p: &P, _leaves: &[P::A64]) -> bool {
-        false
-    }
-
     /// Removes the translations of `range`, and gives each table detached on the way to `detached`.
     /// The caller holds the allocation.
     fn clear(
@@ -181,18 +119,6 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// behind the last one, and where tables that were emptied in pieces are to stay.
     fn next_table(&self, _p: &P, _after: Option<IovaRange>) -> Option<TableSpan> {
         None
-    }
-
-    /// What must follow [`install`](Self::install) before the device may be told of the address.
-    fn on_map(&self) -> OnMap {
-        OnMap::Nothing
-    }
-    /// Makes what was written visible to a unit that says `OnMap::FlushWriteBuffers`.
-    ///
-    /// # Errors
-    /// The unit did not do it.
-    fn flush_write_buffers(&self, _p: &P) -> Result<(), InvalidateError> {
-        Ok(())
     }
 
     /// Lets the address API end the mapping that begins at `page`, whose

@@ -3,7 +3,9 @@
 //! that the unit knows it by.
 
 use super::*;
-use crate::table::{Format, Lifetime, Reclaim, Table, TableConfig, TableShape, TableView};
+use crate::table::{
+    Format, LeafTable, Lifetime, Reclaim, Table, TableConfig, TableShape, TableView,
+};
 
 /// Our own radix table under a remapping unit.
 pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
@@ -105,33 +107,8 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
 }
 
 #[allow(unsafe_code)] // a promise
-// SAFETY: the table is this translator's alone and does what its theory says; unit and id never
-// change.
-unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
-    type Unit = U;
-    fn unit(&self) -> &U {
-        &self.unit
-    }
-    fn platform(&self) -> Option<&Arc<P>> {
-        Some(&self.platform)
-    }
-    fn id(&self) -> DomainId {
-        self.id
-    }
-    fn aperture(&self) -> IovaRange {
-        F::aperture()
-    }
-    #[inline]
-    fn install(
-        &self,
-        by: Authority,
-        p: &P,
-        range: IovaRange,
-        runs: impl Iterator<Item = PhysRun>,
-        leaf: LeafAttrs,
-    ) -> Result<(), InstallError> {
-        self.table.install(by, p, range, runs, self.allowed(leaf))
-    }
+// SAFETY: the table's own, where nothing has to follow an installation.
+unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> FastPath<P> for Paged<P, F, U> {
     #[inline]
     fn knows(&self, _: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
         match self.unit.on_map() {
@@ -189,6 +166,36 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     fn clear_known<const MOST: usize>(&self, _: Authority, p: &P, leaves: &[P::A64]) -> bool {
         Table::<P, F>::clear_known::<MOST>(p, leaves)
     }
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: the table is this translator's alone and does what its theory says; unit and id never
+// change.
+unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
+    type Unit = U;
+    fn unit(&self) -> &U {
+        &self.unit
+    }
+    fn platform(&self) -> Option<&Arc<P>> {
+        Some(&self.platform)
+    }
+    fn id(&self) -> DomainId {
+        self.id
+    }
+    fn aperture(&self) -> IovaRange {
+        F::aperture()
+    }
+    #[inline]
+    fn install(
+        &self,
+        by: Authority,
+        p: &P,
+        range: IovaRange,
+        runs: impl Iterator<Item = PhysRun>,
+        leaf: LeafAttrs,
+    ) -> Result<(), InstallError> {
+        self.table.install(by, p, range, runs, self.allowed(leaf))
+    }
     #[inline]
     fn may_promote(&self, range: IovaRange) -> bool {
         self.table.may_promote(range)
@@ -219,13 +226,6 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
             Reclaim::Emptied => self.table.next_table(p, after),
             Reclaim::Covered | Reclaim::Never => None,
         }
-    }
-    #[inline]
-    fn on_map(&self) -> OnMap {
-        self.unit.on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        self.unit.flush_write_buffers(p)
     }
     fn give_up(&self, by: Authority, p: &P, page: IovaPage) {
         self.table.give_up(by, p, page)

@@ -2,12 +2,7 @@
 //! A remapping unit.
 
 use super::AttachError;
-use crate::{
-    invalidation::{Invalidate, InvalidateError},
-    platform::*,
-    table::TableShape,
-    units::*,
-};
+use crate::{invalidation::Invalidate, platform::*, table::TableShape, units::*};
 use alloc::sync::Arc;
 
 /// A remapping unit, as a domain with tables of its own needs it.
@@ -17,10 +12,9 @@ use alloc::sync::Arc;
 /// to, as that is (with what is cached of it), from [`attach`](Self::attach) to
 /// [`detach`](Self::detach), and not at all before and after, whatever else the unit is used for
 /// meanwhile. An id that [`domain_id`](Self::domain_id) gives tags nothing in any cache, and is
-/// given again only when it was released. The unit walks what it says by [`walks`](Self::walks), with
-/// leaves up to [`largest_leaf`](Self::largest_leaf), and needs no more than
-/// [`on_map`](Self::on_map) says before it sees what was installed. Nothing checks it at run time; over the software unit the
-/// oracle does (P4, P8, P14).
+/// given again only when it was released. The unit walks what it says by [`walks`](Self::walks),
+/// with leaves up to [`largest_leaf`](Self::largest_leaf). Nothing checks it at run time; over the
+/// software unit the oracle does (P4, P8, P14).
 #[allow(unsafe_code)]
 pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older
@@ -48,17 +42,6 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
         device: SourceId,
         domain: DomainId,
     ) -> Result<(), AttachError>;
-    /// What must follow the installation of translations.
-    fn on_map(&self) -> OnMap {
-        OnMap::Nothing
-    }
-    /// Makes what was written to tables visible to a unit with write buffers.
-    ///
-    /// # Errors
-    /// The unit did not do it.
-    fn flush_write_buffers(&self, _p: &P) -> Result<(), InvalidateError> {
-        Ok(())
-    }
     /// The platform whose memory it walks; `None` where it walks what it is handed.
     fn platform(&self) -> Option<&Arc<P>>;
     /// Whether it walks such tables. A device that is attached to others would be translated by
@@ -101,12 +84,6 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Arc<U> {
     ) -> Result<(), AttachError> {
         (**self).detach(by, p, device, domain)
     }
-    fn on_map(&self) -> OnMap {
-        (**self).on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        (**self).flush_write_buffers(p)
-    }
     fn platform(&self) -> Option<&Arc<P>> {
         (**self).platform()
     }
@@ -125,19 +102,6 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Arc<U> {
     fn release_domain_id(&self, by: Authority, p: &P, id: DomainId) {
         (**self).release_domain_id(by, p, id)
     }
-}
-
-/// What must happen between the stores of a map and its return: one row each
-/// of the invalidation rules.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OnMap {
-    /// The unit sees memory, and caches no absent entry.
-    #[default]
-    Nothing,
-    /// It has write buffers of its own (VT-d 4.1 §6.8, RWBF).
-    FlushWriteBuffers,
-    /// It caches absent entries (VT-d 4.1 §6.1, caching mode).
-    Invalidate,
 }
 
 /// What a unit makes of the bit by which a leaf says that it will not be used for long.

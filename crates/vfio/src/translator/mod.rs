@@ -64,7 +64,7 @@ use ioatlas_dma::{
     iova::AllocKind,
     platform::{Authority, TableFrame},
     table::{Census, Cleared, InstallCause, InstallError, LeafAttrs, RawError},
-    translator::{AttachError, Translator},
+    translator::{AttachError, FastPath, Translator},
     units::*,
 };
 use records::{Record, Records};
@@ -247,6 +247,9 @@ fn joined<I: Iterator<Item = PhysRun>>(runs: I, pages: PageCount) -> Joined<I> {
         left: pages.0,
     }
 }
+
+// SAFETY: nothing is done.
+unsafe impl<P: DeviceMemory, S: AddressSpace> FastPath<P> for Vfio<S> {}
 
 // SAFETY: the kernel maps what it is told, and its translations end by the calls of `Ending`; what
 // stays in it is pending there until then. No frame comes out.

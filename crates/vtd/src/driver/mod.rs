@@ -65,10 +65,10 @@ use device_tlbs::{Activation, DeviceTlbs};
 use engine::{Engine, Path};
 use ids::Ids;
 use ioatlas_dma::{
-    invalidation::{Caches, FlushSequence, Invalidate, InvalidateError, Scope, WaitLimit},
+    invalidation::{Caches, FlushSequence, Invalidate, InvalidateError, OnMap, Scope, WaitLimit},
     platform::{Authority, Lock, Platform, TableFrame},
     table::{Format, TableShape, fmt::VtdSecond48},
-    translator::{AttachError, OnMap, RemappingUnit},
+    translator::{AttachError, RemappingUnit},
     units::{DomainId, IovaRange, PhysPage, SourceId},
 };
 
@@ -324,6 +324,20 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
         self.fence_silent();
         result
     }
+
+    fn on_map(&self) -> OnMap {
+        let unit = &self.engine.capabilities;
+        match (unit.caching_mode(), unit.needs_write_buffer_flush()) {
+            // an invalidation flushes write buffers first
+            (true, _) => OnMap::Invalidate,
+            (false, true) => OnMap::FlushWriteBuffers,
+            (false, false) => OnMap::Nothing,
+        }
+    }
+
+    fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
+        self.engine.flush_write_buffers()
+    }
 }
 
 #[allow(unsafe_code)] // a promise
@@ -399,20 +413,6 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
             self.tlbs.deactivate(device);
         }
         Ok(())
-    }
-
-    fn on_map(&self) -> OnMap {
-        let unit = &self.engine.capabilities;
-        match (unit.caching_mode(), unit.needs_write_buffer_flush()) {
-            // an invalidation flushes write buffers first
-            (true, _) => OnMap::Invalidate,
-            (false, true) => OnMap::FlushWriteBuffers,
-            (false, false) => OnMap::Nothing,
-        }
-    }
-
-    fn flush_write_buffers(&self, _: &P) -> Result<(), InvalidateError> {
-        self.engine.flush_write_buffers()
     }
 
     fn walks(&self, shape: TableShape) -> bool {

@@ -2,7 +2,7 @@
 //! What a unit is said to do is what the driver does.
 
 use crate::common::{rig::*, *};
-use ioatlas_dma::translator::{OnMap, RemappingUnit};
+use ioatlas_dma::invalidation::{Invalidate, OnMap};
 use ioatlas_vtd::driver::Explanation;
 use ioatlas_vtd::layout::Capabilities;
 

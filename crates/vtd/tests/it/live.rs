@@ -3,9 +3,9 @@
 //! with roots that flush.
 
 use crate::common::{Happened::*, rig::*, *};
-use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
+use ioatlas_dma::invalidation::{Invalidate, InvalidateError, OnMap, Scope};
 use ioatlas_dma::platform::{Ordering, Platform};
-use ioatlas_dma::translator::{OnMap, RemappingUnit};
+use ioatlas_dma::translator::RemappingUnit;
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;
 use ioatlas_vtd::layout::InterruptIndex;
@@ -177,25 +177,25 @@ fn write_buffers_are_flushed_before_every_invalidation_and_after_every_change() 
     let ticket = unit.submit(DomainId(5), Scope::DOMAIN).unwrap();
     assert_eq!(unit.done(ticket), Ok(true));
     assert_eq!(fake.log(), [Flush, Descriptor(0x5_00e2, 0)]);
-    unit.flush_write_buffers(&host).unwrap();
+    unit.flush_write_buffers().unwrap();
     assert_eq!(fake.log(), [Flush]);
 }
 
 #[test]
 fn without_write_buffers_nothing_is_flushed() {
     let (host, fake, unit) = up_with(|_| {});
-    unit.flush_write_buffers(&host).unwrap();
+    unit.flush_write_buffers().unwrap();
     unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     assert_eq!(fake.log(), []);
 }
 
 #[test]
 fn a_flush_of_write_buffers_that_never_ends_is_an_error() {
-    let (host, fake, unit) = up_with(|s| s.cap |= RWBF);
+    let (_, fake, unit) = up_with(|s| s.cap |= RWBF);
     fake.state().slow_buffers = u32::MAX;
     let turns = LIMIT.0;
     let error = Err(InvalidateError::TimedOut { turns });
-    assert_eq!(unit.flush_write_buffers(&host), error);
+    assert_eq!(unit.flush_write_buffers(), error);
     // the unit has ended no command since
     let at_once = Err(InvalidateError::TimedOut { turns: 0 });
     let submitted = unit.submit(DomainId(5), Scope::DOMAIN);
@@ -205,14 +205,14 @@ fn a_flush_of_write_buffers_that_never_ends_is_an_error() {
 /// A flush under way when a CPU comes does not serve it; the next one serves all CPUs that wait.
 #[test]
 fn several_cpus_flush_write_buffers_one_command_at_a_time() {
-    let (host, fake, unit) = up_with(|s| s.cap |= RWBF);
+    let (_, fake, unit) = up_with(|s| s.cap |= RWBF);
     fake.state().slow_buffers = 2;
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..100 {
                     // the fake insists that no command is given while another is under way
-                    while unit.flush_write_buffers(&host).is_err() {}
+                    while unit.flush_write_buffers().is_err() {}
                 }
             });
         }

@@ -72,7 +72,7 @@ fn registers_without_room_are_waited_for_once() {
 /// Each unmap on such a unit flushes its write buffers first, and each map flushes them, too.
 #[test]
 fn write_buffers_that_are_never_flushed_are_waited_for_once() {
-    let (host, fake, unit) = up_with(|s| s.cap |= 1 << 4); // RWBF
+    let (_, fake, unit) = up_with(|s| s.cap |= 1 << 4); // RWBF
     let submit = || unit.submit(ID, Scope::DOMAIN);
     fake.state().slow_buffers = u32::MAX;
     let told = "P1: the unit may not see yet what was cleared";
@@ -81,7 +81,7 @@ fn write_buffers_that_are_never_flushed_are_waited_for_once() {
     for nth in 1..=MORE {
         let said = match nth % 2 {
             0 => submit().map(drop),
-            _ => unit.flush_write_buffers(&host),
+            _ => unit.flush_write_buffers(),
         };
         let looked = before - fake.state().flushing;
         assert!(

@@ -13,11 +13,10 @@ use super::cost::{BigLock, Charge};
 use core::marker::PhantomData;
 use ioatlas_dma::{
     domain::Domain,
-    invalidation::InvalidateError,
     iova::AllocKind,
     platform::*,
     table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError},
-    translator::{AttachError, OnMap, Translator},
+    translator::{AttachError, FastPath, Translator},
     units::*,
 };
 use std::{
@@ -133,48 +132,8 @@ pub fn charged<P: Platform, T: Translator<P>, S: Pace>(
 }
 
 #[allow(unsafe_code)] // a promise
-// SAFETY: all is done by the one inside, or not at all where a fast path may do nothing.
-unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<P, T, S> {
-    fn platform(&self) -> Option<&Arc<P>> {
-        self.inner.platform()
-    }
-    type Unit = T::Unit;
-
-    fn unit(&self) -> &T::Unit {
-        self.inner.unit()
-    }
-    fn id(&self) -> DomainId {
-        self.inner.id()
-    }
-    fn aperture(&self) -> IovaRange {
-        self.inner.aperture()
-    }
-    #[inline]
-    fn install(
-        &self,
-        by: Authority,
-        p: &P,
-        range: IovaRange,
-        runs: impl Iterator<Item = PhysRun>,
-        leaf: LeafAttrs,
-    ) -> Result<(), InstallError> {
-        self.pay_map(range.pages);
-        self.inner.install(by, p, range, runs, leaf)
-    }
-    #[inline]
-    fn may_promote(&self, range: IovaRange) -> bool {
-        self.inner.may_promote(range)
-    }
-    fn make_room(
-        &self,
-        by: Authority,
-        p: &P,
-        range: IovaRange,
-        runs: impl Iterator<Item = PhysRun>,
-        detached: impl FnMut(TableFrame),
-    ) {
-        self.inner.make_room(by, p, range, runs, detached);
-    }
+// SAFETY: all is done by the one inside, or not at all.
+unsafe impl<P: Platform, T: Translator<P>, S: Pace> FastPath<P> for Expensive<P, T, S> {
     #[inline]
     fn knows(&self, by: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
         // the fast path is pinned, and no caller waits there
@@ -234,6 +193,51 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     fn clear_known<const MOST: usize>(&self, by: Authority, p: &P, leaves: &[P::A64]) -> bool {
         self.charge.is_free() && self.inner.clear_known::<MOST>(by, p, leaves)
     }
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: all is done by the one inside.
+unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<P, T, S> {
+    fn platform(&self) -> Option<&Arc<P>> {
+        self.inner.platform()
+    }
+    type Unit = T::Unit;
+
+    fn unit(&self) -> &T::Unit {
+        self.inner.unit()
+    }
+    fn id(&self) -> DomainId {
+        self.inner.id()
+    }
+    fn aperture(&self) -> IovaRange {
+        self.inner.aperture()
+    }
+    #[inline]
+    fn install(
+        &self,
+        by: Authority,
+        p: &P,
+        range: IovaRange,
+        runs: impl Iterator<Item = PhysRun>,
+        leaf: LeafAttrs,
+    ) -> Result<(), InstallError> {
+        self.pay_map(range.pages);
+        self.inner.install(by, p, range, runs, leaf)
+    }
+    #[inline]
+    fn may_promote(&self, range: IovaRange) -> bool {
+        self.inner.may_promote(range)
+    }
+    fn make_room(
+        &self,
+        by: Authority,
+        p: &P,
+        range: IovaRange,
+        runs: impl Iterator<Item = PhysRun>,
+        detached: impl FnMut(TableFrame),
+    ) {
+        self.inner.make_room(by, p, range, runs, detached);
+    }
     #[inline]
     fn clear(
         &self,
@@ -246,13 +250,6 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
         let cleared = self.inner.clear(by, p, range, kind, detached);
         self.pay_unmap(range.pages);
         cleared
-    }
-    #[inline]
-    fn on_map(&self) -> OnMap {
-        self.inner.on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        self.inner.flush_write_buffers(p)
     }
     fn give_up(&self, by: Authority, p: &P, page: IovaPage) {
         self.inner.give_up(by, p, page);

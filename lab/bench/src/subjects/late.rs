@@ -15,10 +15,10 @@
 //! Memory ordering: that moment carries none; what orders is the unit underneath.
 
 use ioatlas_dma::{
-    invalidation::{Caches, Invalidate, InvalidateError, Scope},
+    invalidation::{Caches, Invalidate, InvalidateError, OnMap, Scope},
     platform::{Atomic64, Authority, Ordering, Platform},
     table::TableShape,
-    translator::{AttachError, OnMap, RemappingUnit, TransientHint},
+    translator::{AttachError, RemappingUnit, TransientHint},
     units::*,
 };
 use std::{
@@ -122,6 +122,12 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Late<P, U> {
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         Ok(self.now() >= token.at && self.inner.done(token.inner)?)
     }
+    fn on_map(&self) -> OnMap {
+        self.inner.on_map()
+    }
+    fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
+        self.inner.flush_write_buffers()
+    }
 }
 
 #[allow(unsafe_code)] // a promise
@@ -152,12 +158,6 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Late<P, U> {
         domain: DomainId,
     ) -> Result<(), AttachError> {
         self.inner.detach(by, p, device, domain)
-    }
-    fn on_map(&self) -> OnMap {
-        self.inner.on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        self.inner.flush_write_buffers(p)
     }
     fn largest_leaf(&self) -> u32 {
         self.inner.largest_leaf()

@@ -18,12 +18,12 @@ use std::path::PathBuf;
 /// a statement, or holds by what went in, has none. One that is not "reproduced" is a result, not a
 /// failure.
 ///
-/// JSON: exhibits[] (paper, exhibit, title, claim, tally (reproduced, weak, not, fitted, input: how
-/// many findings), places[] (on: a kernel or model, and its tally), statements[] (says, theirs,
+/// JSON: exhibits[] (paper, exhibit, title, claim, counts (reproduced, weak, not, fitted, input: how
+/// many findings), places[] (on: a kernel or model, and its counts), statements[] (says, theirs,
 /// rule, found[] (on, kind: predicted, fitted or input, verdict, null of what is no evidence,
 /// reason, compared[] (of, ours, theirs (low, high), ratio: ours over theirs, 1 within a range))),
 /// columns[], tags[] (of each column, where its numbers come from; null for words), rows[][],
-/// notes[]), tally of all, parameters[] (model, name, value, unit, origin: published, measured,
+/// notes[]), counts of all, parameters[] (model, name, value, unit, origin: published, measured,
 /// fitted or free, source), version, commit, files[].
 #[derive(Args, Debug)]
 pub(crate) struct PapersArguments {

@@ -93,7 +93,7 @@ pub(crate) struct Judgement {
 
 /// How many findings came out how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Tally {
+pub(crate) struct VerdictCounts {
     pub reproduced: usize,
     pub weak: usize,
     pub not: usize,
@@ -103,19 +103,19 @@ pub(crate) struct Tally {
     pub input: usize,
 }
 
-impl Tally {
+impl VerdictCounts {
     pub fn of<'f>(all: impl IntoIterator<Item = &'f Found>) -> Self {
-        let mut tally = Tally::default();
+        let mut counts = VerdictCounts::default();
         for found in all {
             *match (found.verdict, found.kind) {
-                (Some(Verdict::Reproduced), _) => &mut tally.reproduced,
-                (Some(Verdict::Weak), _) => &mut tally.weak,
-                (Some(Verdict::Not), _) => &mut tally.not,
-                (None, Kind::Fitted) => &mut tally.fitted,
-                (None, Kind::Predicted | Kind::Input) => &mut tally.input,
+                (Some(Verdict::Reproduced), _) => &mut counts.reproduced,
+                (Some(Verdict::Weak), _) => &mut counts.weak,
+                (Some(Verdict::Not), _) => &mut counts.not,
+                (None, Kind::Fitted) => &mut counts.fitted,
+                (None, Kind::Predicted | Kind::Input) => &mut counts.input,
             } += 1;
         }
-        tally
+        counts
     }
 
     pub fn judged(&self) -> usize {
@@ -146,7 +146,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for VerdictCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.short())?;
         match self.others().as_str() {
@@ -161,7 +161,7 @@ impl fmt::Display for Tally {
 pub(crate) struct Placed {
     pub on: &'static str,
     #[serde(flatten)]
-    pub tally: Tally,
+    pub counts: VerdictCounts,
 }
 
 /// What a document says of a result, and what is found of it here.
@@ -308,7 +308,7 @@ pub(crate) struct Made {
     #[serde(flatten)]
     pub about: About,
     /// Of all findings.
-    pub tally: Tally,
+    pub counts: VerdictCounts,
     /// The same by place.
     pub places: Vec<Placed>,
     /// What the document says of results, one by one.
@@ -331,11 +331,11 @@ impl Made {
         }
         let placed = |on: &&'static str| Placed {
             on,
-            tally: Tally::of(found().filter(|found| found.on == *on)),
+            counts: VerdictCounts::of(found().filter(|found| found.on == *on)),
         };
         Made {
             about,
-            tally: Tally::of(found()),
+            counts: VerdictCounts::of(found()),
             places: places.iter().map(placed).collect(),
             statements,
             shown,
@@ -352,8 +352,8 @@ impl Made {
     pub fn outcomes(&self) -> Vec<String> {
         let all = self.places.iter();
         let named = |placed: &Placed| match self.places.len() {
-            1 => placed.tally.to_string(),
-            _ => format!("{}: {}", placed.on, placed.tally),
+            1 => placed.counts.to_string(),
+            _ => format!("{}: {}", placed.on, placed.counts),
         };
         all.map(named).collect()
     }
@@ -394,16 +394,16 @@ mod tests {
             found("a", Input, Reproduced),
             found("a", Predicted, Weak),
         ];
-        let tally = Tally::of(&all);
-        assert_eq!((tally.judged(), tally.reproduced), (2, 1));
-        assert_eq!(tally.to_string(), "1 of 2 (1 weak, 2 fitted, 1 given)");
+        let counts = VerdictCounts::of(&all);
+        assert_eq!((counts.judged(), counts.reproduced), (2, 1));
+        assert_eq!(counts.to_string(), "1 of 2 (1 weak, 2 fitted, 1 given)");
         assert_eq!(
             all.each_ref().map(Found::word)[1..4],
             ["fitted", "fitted", "given"]
         );
-        let fitted = Tally::of(&all[1..3]);
+        let fitted = VerdictCounts::of(&all[1..3]);
         assert_eq!(fitted.to_string(), "none judged (2 fitted)");
-        let all_seen = Tally::of(&all[..1]);
+        let all_seen = VerdictCounts::of(&all[..1]);
         assert_eq!(all_seen.to_string(), "1 of 1");
     }
 
@@ -417,7 +417,7 @@ mod tests {
         );
         let both = made(vec![here.clone(), there, here.clone()]);
         assert_eq!(both.outcomes(), ["here: 2 of 2", "there: 0 of 1 (1 not)"]);
-        assert_eq!(both.tally.judged(), 3);
+        assert_eq!(both.counts.judged(), 3);
         assert_eq!(made(vec![here]).outcomes(), ["1 of 1"]);
     }
 

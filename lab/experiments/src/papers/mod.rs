@@ -30,7 +30,7 @@ mod replays;
 mod wiosca10;
 
 use experiment::{
-    About, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Tally, Verdict,
+    About, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Verdict, VerdictCounts,
 };
 
 use parameters::Parameter;
@@ -71,7 +71,7 @@ pub(crate) struct Papers {
     /// The exhibits, in order.
     pub exhibits: Vec<Made>,
     /// Of all findings of all exhibits.
-    pub tally: Tally,
+    pub counts: VerdictCounts,
     /// What goes into the models of these exhibits.
     pub parameters: Vec<Parameter>,
     /// Version of the program.
@@ -120,7 +120,7 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<Papers, Err
     drop(bar);
     let found = made.iter().flat_map(|made| &made.statements);
     let mut papers = Papers {
-        tally: Tally::of(found.flat_map(|statement| &statement.found)),
+        counts: VerdictCounts::of(found.flat_map(|statement| &statement.found)),
         parameters: parameters::all(&made),
         exhibits: made,
         version: env!("CARGO_PKG_VERSION"),
@@ -158,7 +158,7 @@ fn plain(papers: &Papers, arguments: &PapersArguments) -> String {
             }
         }
     }
-    let all = format!("All findings reproduced: {}. {LEGEND}", papers.tally);
+    let all = format!("All findings reproduced: {}. {LEGEND}", papers.counts);
     text += &wrapped(&all, WIDTH, 0, 0);
     text += &format!("{}.\n", parameters::count(&papers.parameters));
     let page = arguments.output.join(output::PAGE);

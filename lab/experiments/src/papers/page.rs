@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The exhibits on one page that needs no network, no script and no other file.
 
-use super::{Found, LEGEND, Made, Papers, Statement, Tally, parameters};
+use super::{Found, LEGEND, Made, Papers, Statement, VerdictCounts, parameters};
 use crate::report::provenance::command_line;
 use crate::stated::Compared;
 use ioatlas_present::html::{chip, document, escaped};
@@ -16,7 +16,7 @@ pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
          <p><a href=\"#parameters\">{}</a>.</p></header>\n<main>\n{}\n{sections}{}\
          <section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
          <dd>ioatlas {}, commit <code>{}</code></dd><dt>numbers</dt><dd>{}</dd></dl></section>\n</main>",
-        papers.tally,
+        papers.counts,
         parameters::count(&papers.parameters),
         contents(papers),
         parameters_section(papers),
@@ -41,26 +41,29 @@ fn verdict(found: &Found) -> String {
     format!("<b class=\"verdict {0}\">{0}</b>", found.word())
 }
 
-/// A tally, coloured as its findings would be if all were alike.
-fn tally(tally: &Tally) -> String {
-    let class = match (tally.judged(), tally.reproduced) {
+/// Counts, coloured as its findings would be if all were alike.
+fn counts(counts: &VerdictCounts) -> String {
+    let class = match (counts.judged(), counts.reproduced) {
         (0, _) => "given",
         (judged, reproduced) if judged == reproduced => "reproduced",
-        (judged, 0) if tally.not == judged => "not",
+        (judged, 0) if counts.not == judged => "not",
         _ => "weak",
     };
-    let others = match tally.others().as_str() {
+    let others = match counts.others().as_str() {
         "" => String::new(),
         others => format!(" <small>{others}</small>"),
     };
-    format!("<b class=\"verdict {class}\">{}</b>{others}", tally.short())
+    format!(
+        "<b class=\"verdict {class}\">{}</b>{others}",
+        counts.short()
+    )
 }
 
 /// How the findings of an exhibit came out, a place a line.
 fn outcomes(made: &Made) -> String {
     let lines = made.places.iter().map(|placed| match made.places.len() {
-        1 => tally(&placed.tally),
-        _ => format!("{}: {}", escaped(placed.on), tally(&placed.tally)),
+        1 => counts(&placed.counts),
+        _ => format!("{}: {}", escaped(placed.on), counts(&placed.counts)),
     });
     lines.collect::<Vec<_>>().join("<br>")
 }

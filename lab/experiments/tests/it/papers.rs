@@ -77,7 +77,7 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
         ]
     );
     for exhibit in exhibits {
-        let count = |field: &str| exhibit["tally"][field].as_u64().unwrap();
+        let count = |field: &str| exhibit["counts"][field].as_u64().unwrap();
         let judged = count("reproduced") + count("weak") + count("not");
         assert_eq!(judged, verdicts(exhibit).count() as u64);
         let places = exhibit["places"].as_array().unwrap();

@@ -85,7 +85,7 @@ mod rounds;
 mod unit;
 mod waiting;
 
-use super::{Caches, Invalidate, InvalidateError, Scope, ranges::Ranges};
+use super::{Caches, Invalidate, InvalidateError, OnMap, Scope, ranges::Ranges};
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, sync::Arc};
 use entries::{Entries, RANGES, Read};

@@ -57,4 +57,10 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
             Asked::Round { number, nth } => self.look(number, nth),
         }
     }
+    fn on_map(&self) -> OnMap {
+        self.unit.on_map()
+    }
+    fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
+        self.unit.flush_write_buffers()
+    }
 }

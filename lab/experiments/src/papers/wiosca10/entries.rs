@@ -209,8 +209,8 @@ mod tests {
     fn superpages_collapse_the_working_set_of_both_devices() {
         for figure in &FIGURES {
             let made = figure.make(&|_| ()).unwrap();
-            assert_eq!(made.tally.reproduced, made.tally.judged(), "{made:?}");
-            assert_eq!(made.tally.judged(), 2);
+            assert_eq!(made.counts.reproduced, made.counts.judged(), "{made:?}");
+            assert_eq!(made.counts.judged(), 2);
         }
     }
 }
