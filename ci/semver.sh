@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# Do the published libraries break a program that was written on them? Compares what their documents
+# show with what they showed at a commit, by cargo-semver-checks (cargo installs it where it is
+# missing, which takes some minutes). The last line is "N passed, N failed".
+#
+#   ci/semver.sh [COMMIT]    by default the newest release (tag v*), or what was settled before it
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Until 0.2.0 is released: the commit at which its interface was settled. A change that breaks it
+# has a line in docs/from-0.1.md, and the commit that makes it stands here afterwards.
+settled=70d95751
+since=${1:-$(git describe --tags --match 'v[0-9]*' --abbrev=0 2>/dev/null || echo "$settled")}
+
+export PATH=$PATH:${CARGO_INSTALL_ROOT:-${CARGO_HOME:-$HOME/.cargo}}/bin
+command -v cargo-semver-checks >/dev/null || cargo install cargo-semver-checks --locked
+command -v jq >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends jq; } >&2
+
+libraries=$(cargo metadata --no-deps --format-version 1 |
+    jq -r '.packages[] | select(.publish == null and any(.targets[]; .kind == ["lib"])) | .name')
+passed=0 failed=0
+for library in $libraries; do
+    if cargo semver-checks --package "$library" --baseline-rev "$since"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
