@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #![doc = include_str!("../README.md")]
+#![cfg_attr(
+    feature = "unstable",
+    doc = "\n**These pages are with `unstable`**: the mechanism is among them."
+)]
 //!
 //! # Layers
 //!

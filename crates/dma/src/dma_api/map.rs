@@ -7,7 +7,8 @@
 //! is one: one push and one pop of its magazines for a map and its unmap, one count, one copy. It
 //! calls nothing, allocates nothing, and writes no line that another CPU writes. Whatever it cannot
 //! do is left to the slow path, which begins anew. A placement that learns asks what is known
-//! first, and takes the same way from there, or that of a direct mapping.
+//! first, and takes the same way from there, or that of a direct mapping. What is mapped directly
+//! comes by `map_slow`: its fast path is the domain's.
 
 use super::{
     client::{Choice, Takes},

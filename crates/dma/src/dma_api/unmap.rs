@@ -26,7 +26,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     #[inline]
     pub fn unmap<L: DmaBuffer>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
         if mapping.key != self.key || self.dma.watch.is_on() {
-            return self.unmap_strict_or_slow(mapping);
+            return self.unmap_foreign_or_watched(mapping);
         }
         let need = need_of(&mapping);
         match (mapping, &self.pool) {
@@ -52,7 +52,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     #[cold]
     #[inline(never)]
-    fn unmap_strict_or_slow<L: DmaBuffer>(
+    fn unmap_foreign_or_watched<L: DmaBuffer>(
         &self,
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {

@@ -8,13 +8,19 @@ use alloc::sync::Arc;
 /// Submits invalidations and polls them. It knows no sequence and makes
 /// no proof; [`super::FlushSequence`] does.
 ///
+/// All may be asked by several CPUs at once, and by an interrupt handler on top of another call on
+/// the same CPU. [`on_map`](Self::on_map) is asked on each map, with magazines locked and this CPU
+/// pinned: it says the same each time, and neither waits nor locks.
+///
 /// # Safety
 /// Memory is reused on the word of [`done`](Self::done) alone. Once it has said yes, nothing that
 /// the unit or a device has cached holds what was in `scope` of `domain` and had been cleared when
 /// [`submit`](Self::submit) was called, and no access that found its way by it is under way. That
 /// stays so. It may say it late, or never, or fail. The same holds of
 /// [`submit_ranges`](Self::submit_ranges), and of every one of its ranges, and of what is submitted
-/// unattended. It needs no more than [`on_map`](Self::on_map) says before it sees what was installed.
+/// unattended; and where [`on_map`](Self::on_map) says [`OnMap::Invalidate`], nothing cached says
+/// any more that what had been installed is absent. Else a unit needs no more than that says before
+/// it sees what was installed.
 /// Nothing checks it at run time; over the software unit the oracle does (P1, P3 to P5, P14).
 ///
 /// ```
@@ -25,6 +31,7 @@ use alloc::sync::Arc;
 ///     type Token = ();
 ///     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> { Ok(()) }
 ///     fn done(&self, _: ()) -> Result<bool, InvalidateError> { Ok(true) }
+///     fn on_map(&self) -> OnMap { OnMap::Nothing }
 /// }
 /// ```
 ///
@@ -114,11 +121,9 @@ pub unsafe trait Invalidate: Send + Sync {
     /// The unit failed; the invalidation will never be done.
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError>;
 
-    /// What must follow an installation before a device may be told of the address.
-    #[inline]
-    fn on_map(&self) -> OnMap {
-        OnMap::Nothing
-    }
+    /// What must follow an installation before a device may be told of the address. What stands
+    /// before a unit says what that says.
+    fn on_map(&self) -> OnMap;
     /// Makes what was written to tables visible to a unit that says
     /// [`OnMap::FlushWriteBuffers`].
     ///
@@ -138,7 +143,8 @@ pub enum OnMap {
     Nothing,
     /// It has write buffers of its own (VT-d 4.1 §6.8, RWBF).
     FlushWriteBuffers,
-    /// It caches absent entries (VT-d 4.1 §6.1, caching mode).
+    /// It caches absent entries (VT-d 4.1 §6.1, caching mode). Where it has write buffers as well, a
+    /// submission flushes them first.
     Invalidate,
 }
 
@@ -219,6 +225,7 @@ unsafe impl<I: Invalidate> Invalidate for Arc<I> {
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         (**self).done(token)
     }
+    #[inline]
     fn on_map(&self) -> OnMap {
         (**self).on_map()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `Retired<T>` -> `complete(&Completion)` -> `Flushed<T>`: use before flush cannot be written
-//! down.
+//! down. Within the crate there are three more ways to the last, each with its argument.
 
 use super::Scope;
 use crate::{

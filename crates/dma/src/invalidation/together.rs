@@ -205,6 +205,9 @@ mod tests {
     #[allow(unsafe_code)] // a promise
     // SAFETY: there is no cache.
     unsafe impl Invalidate for Unit {
+        fn on_map(&self) -> crate::invalidation::OnMap {
+            crate::invalidation::OnMap::Nothing
+        }
         type Token = ();
         fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
             panic!("{scope}: not as ranges");

@@ -4,7 +4,9 @@
 //! # Theory
 //!
 //! Whatever the policy, unmap clears entries, retires what it cleared ([`FlushSequence::retire`]),
-//! and things are freed only against a completion; the policies differ in nothing else.
+//! and things are freed only against a completion; the policies differ in nothing else. A strict
+//! unmap that flushes at once does without the stamp: what it flushes is what it cleared
+//! (`Engine::flush_retired`).
 //!
 //! | policy | an invalidation starts | and is waited for | exposure |
 //! |---|---|---|---|

@@ -3,13 +3,13 @@
 //!
 //! # The table
 //!
-//! One row a situation, one test a row (`viommu/tests/suite/rules.rs` has those that the software
-//! unit can show). Sections are those of VT-d 4.1; §3.3 and §5 alone are ATC'15's. *Core* is this
-//! crate, *driver* is `ioatlas-vtd`.
+//! One row a situation, one test a row (`crates/viommu/tests/it/suite/rules.rs` has those that the
+//! software unit can show). Sections are those of VT-d 4.1; §3.3 and §5 alone are ATC'15's. *Core*
+//! is this crate, *driver* is `ioatlas-vtd`.
 //!
 //! | | situation | what must be done | where | source |
 //! |---|---|---|---|---|
-//! | R1 | leaves cleared, no entry above them changed | invalidate the pages in the IOTLB alone: page-selective, IH = 1 | core: [`Scope::leaves`], from `policy::unmap_batch`, `policy::round` and the queues; driver: `plan` | §6.5.2.3, IH |
+//! | R1 | leaves cleared, no entry above them changed | invalidate the pages in the IOTLB alone: page-selective, IH = 1 | core: [`Scope::leaves`], from `domain::fast_path`, `policy::unmap_batch`, `policy::round` and the queues; driver: `plan` | §6.5.2.3, IH |
 //! | R2 | a non-leaf entry changed, or a table (or consistent memory) freed | the walk caches too: IH = 0, before the frame is freed | core: [`Scope::tables`], from `Batch::add_frame` and `Round::add_frame`; driver: `plan` | §6.5.2.3; ATC'15 §3.3 |
 //! | R3 | a range larger than the largest address mask | a domain-selective invalidation | driver: `plan` | §6.5.2.3, AM; §11.4.2, MAMV |
 //! | R4 | no page-selective invalidation | a domain-selective one | driver: `plan` | §11.4.2, PSI |

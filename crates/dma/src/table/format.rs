@@ -102,7 +102,10 @@ impl fmt::Display for TableShape {
 /// too. So entries mean to `decode` and to hardware what they were made of ([`leaf`](Self::leaf),
 /// [`marked`](Self::marked), [`next_leaf`](Self::next_leaf), [`table`](Self::table)), at every
 /// level up to the largest at which they may be; 0 is absent, and none that is made is 0; the bits
-/// for marks, counts and "written back" are ignored by hardware and lie apart from all others;
+/// for marks, counts and "written back" are ignored by hardware and lie apart from all others, and
+/// [`TRANSIENT`](Self::TRANSIENT) makes no leaf lead elsewhere; two leaves of one page that differ
+/// in page or marks differ by the same, whatever they have else. Hardware writes nothing into
+/// entries. A table fits into a frame, and the aperture into 64 bits of address.
 /// [`index`](Self::index) is below the entries of a table. A unit is asked whether it walks tables
 /// by their [`TableShape`] alone: two formats have one [`LAYOUT`](Self::LAYOUT) only if one walk
 /// finds its way in both, given levels and entries. `tests/it/tables` holds ours against a walk of
@@ -140,8 +143,8 @@ pub unsafe trait Format: Send + Sync + 'static {
         let at = |page| Self::leaf(PhysPage(page), Perm::Read, LeafMarks::NONE, 1);
         leaf + (at(1) - at(0))
     }
-    /// The entry that points to a table.
-    fn table(frame: PhysPage) -> u64;
+    /// The entry at `level`, above 1, that points to a table.
+    fn table(frame: PhysPage, level: u32) -> u64;
     /// What `entry`, found at `level`, says. 0 is absent in every format.
     fn decode(entry: u64, level: u32) -> Entry;
 

@@ -179,7 +179,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         let fresh = p.frame_alloc().ok_or((at, InstallCause::NoFrame))?;
         let page = fresh.page();
         p.publish(Self::words(p, &TableFrame::from_entry(page)));
-        let new = F::table(page);
+        let new = F::table(page, level);
         match entry.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 p.publish(core::slice::from_ref(entry));

@@ -8,8 +8,17 @@ use crate::table::LeafTable;
 /// do nothing, which is what all do by themselves: then [`Translator`]'s own methods are asked.
 ///
 /// # Safety
-/// What is done is what [`Translator::install`] and [`Translator::clear`] would do, with the same
-/// rights, and serves until the same moment. A table that is known is one still.
+/// * What is installed and cleared is leaves of one page, as [`Translator::install`] and
+///   [`Translator::clear`] would, with the same rights. No table comes or goes, so that caches hold
+///   no more of what was cleared than leaves of its range.
+/// * A [`LeafTable`] that is given is one that the tables lead to. It stays so while an allocation
+///   in its span is held, or a part of one, whatever is mapped of it; and at that time
+///   [`leaves_in`](Self::leaves_in) gives words of it.
+/// * Where something has to follow an installation ([`Invalidate::on_map`] of the unit),
+///   [`knows`](Self::knows) and [`get_to_know`](Self::get_to_know) give nothing.
+///
+/// Maps ask with this CPU pinned and the lock of its magazines held, unmaps with that of its
+/// queue. So nothing here allocates, locks, pins or waits.
 #[allow(unsafe_code)]
 pub unsafe trait FastPath<P: Platform>: Send + Sync + Sized + 'static {
     /// The leaf table of the allocation that begins at `first`, if this CPU knows it, and nothing
@@ -43,8 +52,8 @@ pub unsafe trait FastPath<P: Platform>: Send + Sync + Sized + 'static {
     ) -> bool {
         false
     }
-    /// Where the leaves are that the caller has just installed, if that is one table and
-    /// [`leaves_in`](Self::leaves_in) can use it as long as the mapping lives.
+    /// Where the leaves of `range` are, some of which the caller has just installed, if that is one
+    /// table. It serves as long as the caller has the allocation.
     #[inline]
     fn learn(
         &self,

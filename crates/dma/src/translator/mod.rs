@@ -33,8 +33,9 @@ use crate::{
 };
 use alloc::sync::Arc;
 
-/// Holds the translations of one domain. Who writes one has the types of its methods documented by
-/// the feature `unstable`.
+/// Holds the translations of one domain. Promised is its name, as the bound of a parameter; to
+/// write one takes [`FastPath`], too, and types of the mechanism, which the feature `unstable`
+/// documents.
 ///
 /// # Safety
 /// A domain allocates pages again, and frees frames, on the word of its translator. As

@@ -173,6 +173,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> FastPath<P> for Paged<P
 // change.
 unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
     type Unit = U;
+    #[inline]
     fn unit(&self) -> &U {
         &self.unit
     }

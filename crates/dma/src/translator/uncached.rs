@@ -56,6 +56,9 @@ impl<P: Platform> Default for Uncached<P> {
 #[allow(unsafe_code)] // a promise
 // SAFETY: there is no cache.
 unsafe impl<P: Platform> Invalidate for Uncached<P> {
+    fn on_map(&self) -> crate::invalidation::OnMap {
+        crate::invalidation::OnMap::Nothing
+    }
     type Token = ();
     #[inline]
     fn submit(&self, _domain: DomainId, _scope: Scope) -> Result<(), InvalidateError> {

@@ -11,7 +11,10 @@ use alloc::sync::Arc;
 /// Besides what [`Invalidate`] demands: a device reaches memory by the table that it was attached
 /// to, as that is (with what is cached of it), from [`attach`](Self::attach) to
 /// [`detach`](Self::detach), and not at all before and after, whatever else the unit is used for
-/// meanwhile. An id that [`domain_id`](Self::domain_id) gives tags nothing in any cache, and is
+/// meanwhile. When [`attach`](Self::attach) fails nothing leads to the table nor ever will, but
+/// where an invalidation failed ([`AttachError::Invalidate`]): then the device is blocked, and stays
+/// attached until a [`detach`](Self::detach) succeeds, which may be tried again as often as it
+/// fails. Of a device that is attached elsewhere the first is refused. An id that [`domain_id`](Self::domain_id) gives tags nothing in any cache, and is
 /// given again only when it was released. The unit walks what it says by [`walks`](Self::walks),
 /// with leaves up to [`largest_leaf`](Self::largest_leaf). Nothing checks it at run time; over the
 /// software unit the oracle does (P4, P8, P14).

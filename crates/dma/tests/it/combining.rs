@@ -58,6 +58,9 @@ impl Told {
 #[allow(unsafe_code)] // a promise
 // SAFETY: there is no cache; what it says proves something of nothing.
 unsafe impl Invalidate for Told {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = usize;
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<usize, InvalidateError> {
         self.submit_ranges(domain, scope.pages.as_slice(), scope.caches)

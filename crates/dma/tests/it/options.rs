@@ -20,6 +20,9 @@ struct Unit(Uncached<Host>, TransientHint);
 
 // SAFETY: there is no cache.
 unsafe impl Invalidate for Unit {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         self.0.submit(domain, scope)
@@ -31,8 +34,8 @@ unsafe impl Invalidate for Unit {
 
 // SAFETY: the one inside does; nothing walks, so hints do no harm.
 unsafe impl RemappingUnit<Host> for Unit {
-    fn walks(&self, _: TableShape) -> bool {
-        true
+    fn walks(&self, shape: TableShape) -> bool {
+        self.0.walks(shape)
     }
     fn platform(&self) -> Option<&Arc<Host>> {
         None

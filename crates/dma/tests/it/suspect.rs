@@ -58,6 +58,9 @@ impl Late {
 
 // SAFETY: there is no cache, so it may say anything.
 unsafe impl Invalidate for Late {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = u64;
     fn submit(&self, _: DomainId, _: Scope) -> Result<u64, InvalidateError> {
         let state = &mut *self.1.lock().unwrap();
@@ -85,8 +88,8 @@ unsafe impl Invalidate for Late {
 
 // SAFETY: the one inside does.
 unsafe impl RemappingUnit<Host> for Late {
-    fn walks(&self, _: TableShape) -> bool {
-        true
+    fn walks(&self, shape: TableShape) -> bool {
+        self.0.walks(shape)
     }
     fn platform(&self) -> Option<&Arc<Host>> {
         None

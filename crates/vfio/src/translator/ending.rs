@@ -309,6 +309,9 @@ impl<S: AddressSpace> Ending<S> {
 // SAFETY: by `AddressSpace`, nothing that was pending is reached any more when the calls that
 // `submit` makes return; where one did not obey, that is said.
 unsafe impl<S: AddressSpace> Invalidate for Ending<S> {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
 
     /// Ends all that is pending, which is at least what was cleared before in `scope`.

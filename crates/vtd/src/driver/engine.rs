@@ -144,6 +144,9 @@ pub(super) struct Everything<'u, P: Platform, R>(pub(super) &'u Engine<P, R>);
 #[allow(unsafe_code)] // a promise
 // SAFETY: it asks for everything, whatever is asked of it, and says "done" when the unit does.
 unsafe impl<P: Platform, R: Registers> Invalidate for Everything<'_, P, R> {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = Ticket;
     fn submit(&self, _: DomainId, _: Scope) -> Result<Ticket, InvalidateError> {
         let everything = plan(&self.0.capabilities, Change::Everything, &[]);
@@ -167,6 +170,9 @@ pub(super) struct QueueOff<'u, P: Platform, R> {
 // SAFETY: a queue that is off is not read (VT-d 4.1 §6.5.2); it is for the queue's own frames
 // alone.
 unsafe impl<P: Platform, R: Registers> Invalidate for QueueOff<'_, P, R> {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
         let turns = self.limit.0;

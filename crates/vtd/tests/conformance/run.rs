@@ -239,7 +239,7 @@ impl<'b> Run<'b> {
             let index = VtdSecond48::index(page, above);
             let mut held = self.load(at, index);
             if held & 3 == 0 {
-                let low = VtdSecond48::table(self.frame());
+                let low = VtdSecond48::table(self.frame(), above);
                 held = self.spoil(Class::Table, Words { low, high: 0 }).low;
                 self.store(at, index, held);
             }

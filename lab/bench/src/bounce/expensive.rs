@@ -203,6 +203,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     }
     type Unit = T::Unit;
 
+    #[inline]
     fn unit(&self) -> &T::Unit {
         self.inner.unit()
     }

@@ -197,6 +197,9 @@ mod tests {
         #[allow(unsafe_code)] // a promise
         // SAFETY: there is no cache.
         unsafe impl Invalidate for Done {
+            fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+                ioatlas_dma::invalidation::OnMap::Nothing
+            }
             type Token = ();
             fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
                 Ok(())

@@ -57,6 +57,7 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
             Asked::Round { number, nth } => self.look(number, nth),
         }
     }
+    #[inline]
     fn on_map(&self) -> OnMap {
         self.unit.on_map()
     }

@@ -29,8 +29,8 @@ unsafe impl<const ENTRIES_LG2: u32, const LEVELS: u32> Format for Toy<ENTRIES_LG
     fn marked(entry: u64, marks: LeafMarks) -> u64 {
         VtdSecond48::marked(entry, marks)
     }
-    fn table(frame: PhysPage) -> u64 {
-        VtdSecond48::table(frame)
+    fn table(frame: PhysPage, level: u32) -> u64 {
+        VtdSecond48::table(frame, level)
     }
     fn decode(entry: u64, level: u32) -> Entry {
         VtdSecond48::decode(entry, level)

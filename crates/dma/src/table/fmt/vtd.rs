@@ -64,7 +64,7 @@ unsafe impl<const LEVELS: u32> Format for VtdSecond<LEVELS> {
         entry & !MARKS | marks.bits() << IGNORED_SHIFT
     }
     #[inline]
-    fn table(frame: PhysPage) -> u64 {
+    fn table(frame: PhysPage, _: u32) -> u64 {
         frame.addr().0 | READ | WRITE
     }
     #[inline]
@@ -116,7 +116,7 @@ mod tests {
         let entry = VtdSecond48::leaf(PhysPage(0x400), Perm::Read, LeafMarks::LAST, 2);
         assert_eq!(entry, 0x0020_0000_0040_0081);
         assert_eq!(VtdSecond48::TRANSIENT, 0x4000_0000_0000_0000);
-        assert_eq!(VtdSecond48::table(PhysPage(5)), 0x5003);
+        assert_eq!(VtdSecond48::table(PhysPage(5), 2), 0x5003);
         assert_eq!(VtdSecond48::decode(0, 1), Entry::Absent);
         assert_eq!(VtdSecond48::decode(0x5003, 2), Entry::Table(PhysPage(5)));
     }

@@ -121,6 +121,9 @@ pub struct NoCache;
 
 // SAFETY: there is no cache.
 unsafe impl Invalidate for NoCache {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
         Ok(())

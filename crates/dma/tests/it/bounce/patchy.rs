@@ -121,6 +121,9 @@ pub struct Unit {
 
 // SAFETY: there is no cache; what is refused is refused.
 unsafe impl Invalidate for Unit {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let less = |left: u64| left.checked_sub(1);
@@ -139,8 +142,8 @@ unsafe impl Invalidate for Unit {
 
 // SAFETY: the one inside does.
 unsafe impl RemappingUnit<Patchy> for Unit {
-    fn walks(&self, _: TableShape) -> bool {
-        true
+    fn walks(&self, shape: TableShape) -> bool {
+        self.inner.walks(shape)
     }
     fn platform(&self) -> Option<&Arc<Patchy>> {
         None

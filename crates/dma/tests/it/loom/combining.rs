@@ -52,6 +52,9 @@ impl Late {
 #[allow(unsafe_code)] // a promise
 // SAFETY: its cache of what it is asked for is what is in memory then.
 unsafe impl Invalidate for Late {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = u64;
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<u64, InvalidateError> {
         self.submit_ranges(domain, scope.pages.as_slice(), scope.caches)
@@ -344,6 +347,9 @@ struct Counts(Word);
 #[allow(unsafe_code)] // a promise
 // SAFETY: there is no cache.
 unsafe impl Invalidate for Counts {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         self.submit_ranges(domain, scope.pages.as_slice(), scope.caches)
@@ -404,6 +410,9 @@ struct Apart {
 #[allow(unsafe_code)] // a promise
 // SAFETY: it never says that anything is done.
 unsafe impl Invalidate for Apart {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         self.submit_ranges(domain, scope.pages.as_slice(), scope.caches)

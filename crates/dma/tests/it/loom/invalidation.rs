@@ -29,6 +29,9 @@ struct Immediate {
 #[allow(unsafe_code)] // a promise
 // SAFETY: its cache is what is in memory when it is asked.
 unsafe impl Invalidate for Immediate {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
         self.cache.store(self.entry.load(RELAXED), RELAXED);
@@ -94,6 +97,9 @@ struct Queue {
 #[allow(unsafe_code)] // a promise
 // SAFETY: the thread that serves it says "done" after that.
 unsafe impl Invalidate for Queue {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
         self.submitted.store(1, Ordering::Release);

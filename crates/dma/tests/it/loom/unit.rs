@@ -83,6 +83,9 @@ impl Unit {
 // SAFETY: what is asked for is forgotten before it returns; what it looks up then is what memory
 // holds.
 unsafe impl Invalidate for Unit {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let mut state = self.state.lock().unwrap();

@@ -84,6 +84,9 @@ impl<F: Format> Walker<F> {
 
 // SAFETY: what is asked for is forgotten before it returns, or it fails.
 unsafe impl<F: Format> Invalidate for Walker<F> {
+    fn on_map(&self) -> ioatlas_dma::invalidation::OnMap {
+        ioatlas_dma::invalidation::OnMap::Nothing
+    }
     type Token = ();
     fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let state = &mut *self.state();

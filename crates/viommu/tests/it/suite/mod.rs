@@ -4,7 +4,7 @@
 //! # The matrix
 //!
 //! Designs come from the registry ([`ioatlas_dma::design`]), so that a new one is run without a
-//! change here; `rig` makes their sizes small.
+//! change here, but where `rig` makes sizes small and asks what to expect ("is new here").
 //!
 //! * Every behaviour runs over every design that chooses from an aperture of its own, in two
 //!   formats on two platforms.
