@@ -39,6 +39,11 @@ while IFS= read -r file; do
         complain "$file is in no test program: $folder/main.rs has no mod $name"
 done < <(git ls-files 'crates/*/tests/*.rs' 'lab/*/tests/*.rs' 'examples/*/tests/*.rs')
 
+# What only ci/full.sh runs is found.
+if ! stages=$(ci/full.sh --list) || [ "$(grep -c '^[a-z-]* ' <<<"$stages")" -ne "$(grep -c '^stage [a-z]' <<<"$(grep -vE '^stage (tools|clean-tree) ' ci/full.sh)")" ]; then
+    complain "ci/full.sh does not list the stages that it has"
+fi
+
 # Who copies an example names what is promised: no module of the core that its documents hide.
 hidden='iova|table|bounce|invalidation|magazine'
 if git grep -nE "ioatlas_dma::($hidden)\\b|^    ($hidden)::" -- 'examples/*.rs' 'ci/no-std/*.rs' 'crates/*/README.md' README.md; then

@@ -17,7 +17,7 @@ all='
 oldest           the oldest Rust that Cargo.toml and README promise compiles all there is
 other-machines   core and drivers for three bare machines; tests of core and vhost as aarch64 programs
 packages         what is published is packaged, and compiled from its packages
-semver           what the libraries' documents show breaks no program, by cargo-semver-checks
+semver           no program breaks by what the libraries show, by cargo-semver-checks
 nvme-guests      NVMe driver over VFIO in Debian guests under QEMU, on VT-d and on virtio-iommu
 recording        a guest is booted and recorded
 capture          doctor, capture, bpftrace and report in guests, compared with what their programs did
