@@ -235,9 +235,17 @@ fn tables_that_the_unit_takes_for_others_are_not_made_under_it() {
     let refused = |shape| Err(PagedError::Shape(shape));
     // the right levels and bits, other entries
     let few = TableShape::of::<Toy<1, 4>>();
-    assert_eq!(made::<Toy<1, 4>>(&host, &unit), refused(few), "P14");
+    assert_eq!(
+        made::<Toy<1, 4>>(&host, &unit),
+        refused(few),
+        "P14: few entries"
+    );
     let deep = TableShape::of::<VtdSecond57>();
-    assert_eq!(made::<VtdSecond57>(&host, &unit), refused(deep), "P14");
+    assert_eq!(
+        made::<VtdSecond57>(&host, &unit),
+        refused(deep),
+        "P14: many levels"
+    );
     assert_eq!(
         PagedError::Shape(few).to_string(),
         "the unit does not walk VT-d second-stage tables of 4 levels with 2 entries each"
@@ -246,7 +254,7 @@ fn tables_that_the_unit_takes_for_others_are_not_made_under_it() {
         layout: "another unit's",
         ..TableShape::of::<VtdSecond48>()
     };
-    assert!(!unit.walks(other), "P14");
+    assert!(!unit.walks(other), "P14: other bits");
 }
 
 #[test]
